@@ -13,6 +13,7 @@ import pytest
 from benchmarks.gpu import agreeing, command, turns
 from benchmarks.gpu.aims import aim_of, verdict
 from benchmarks.gpu.draft_spans import drafting_seconds, read_drafting
+from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.speculation import ACCEPTANCE, NUM_DRAFTS, Side, compare
 
 TINY = {
@@ -105,3 +106,29 @@ def test_speculation_has_a_process_of_its_own_once() -> None:
     assert [session.scenarios for session in first] == [["decode"], ["speculation"]]
     assert [session.scenarios for session in turns.sessions_of("atom", options, is_first=False)] == [["decode"]]
     assert [session.scenarios for session in turns.sessions_of("vllm", options, is_first=True)] == [["decode"]]
+
+
+def result_of(figure: str, unit: str, values: list[float], **about: Any) -> dict[str, Any]:
+    median = sorted(values)[len(values) // 2]
+    ours = {"version": "1", "turns": [values], "median": median, "range": [min(values), max(values)]}
+    return {"model": "qwen3-8b", "figure": figure, "unit": unit, "about": about, "engines": {"atom": ours}}
+
+
+def test_the_table_of_gains_has_a_row_for_each_batch_and_judges_it() -> None:
+    seen = {"rows_with_drafts": 100, "drafted": 300, "accepted": 153}
+    results = [
+        result_of("without", "tokens/s", [177.0], batch=1, kind="without drafts"),
+        result_of("with", "tokens/s", [300.0], batch=1, kind="with drafts"),
+        result_of("gain", "x", [1.65, 1.7, 1.75], batch=1, kind="speculation", **seen),
+        result_of("making 3 drafts", "x", [1.6], kind="drafting"),
+    ]
+    document = {
+        "machine": {"device": "A GPU", "commit": "abc", "date": "2026-11-25 16:00", "versions": {"torch": "2"}},
+        "settings": {"dtype": "bfloat16"}, "copy_tb_per_s": 3.0, "matmul_tflop_per_s": 800.0, "results": results,
+    }  # fmt: skip
+    table = gains_table(document)
+    assert [cell.strip() for cell in table.splitlines()[2].strip("| ").split("|")] == [
+        *("qwen3-8b", "1", "177.00 tokens/s", "300.00 tokens/s", "1.70 (1.65 - 1.75)"),
+        *("1.50", "1.90", "met; 11% off the aim", "1.53 of 3.00"),
+    ]
+    assert "qwen3-8b, making 3 drafts: 1.60 (1.60 - 1.60) (must 1.50, aim 1.10: **missed** by 7%" in table
