@@ -82,13 +82,17 @@ def event(category: str, start: float, length: float, name: str = "", number: in
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": length, "args": arguments}
 
 
-def test_kernels_belong_to_the_mark_under_which_they_were_launched(tmp_path: Path) -> None:
+def test_kernels_belong_to_the_mark_under_which_they_were_launched_and_steps_of_fewer_drafts_are_left_out(
+    tmp_path: Path,
+) -> None:
     events = [
         event("user_annotation", 0, 10, "sample"),
         event("cuda_runtime", 5, 1, number=1), event("kernel", 20, 30, number=1),
         event("user_annotation", 10, 10, "draft"),
         event("cuda_runtime", 12, 1, number=2), event("kernel", 50, 10, number=2), event("kernel", 70, 20, number=2),
         event("cuda_driver", 14, 1, number=3), event("kernel", 95, 5, number=3),
+        event("user_annotation", 100, 10, "draft"),
+        event("cuda_runtime", 101, 1, number=4), event("kernel", 110, 3, number=4), event("kernel", 115, 1, number=4),
         {"ph": "i", "cat": "user_annotation", "name": "draft", "ts": 0},
     ]  # fmt: skip
     assert drafting_seconds(events) == pytest.approx([50e-6])
