@@ -110,6 +110,8 @@ def test_speculation_has_a_process_of_its_own_once() -> None:
     assert [session.scenarios for session in first] == [["decode"], ["speculation"]]
     assert [session.scenarios for session in turns.sessions_of("atom", options, is_first=False)] == [["decode"]]
     assert [session.scenarios for session in turns.sessions_of("vllm", options, is_first=True)] == [["decode"]]
+    names = [command._name(parser.parse_args(given)) for given in (["decode", "speculation"], ["speculation"])]
+    assert names == ["gpu", "gpu-speculation"]
 
 
 def result_of(figure: str, unit: str, values: list[float], **about: Any) -> dict[str, Any]:
