@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.gpu import page as gpu_page
+from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.headlines import headlines
 from benchmarks.gpu.hosts import with_quick_host
 from benchmarks.gpu.tables import gpu_table
@@ -17,7 +18,7 @@ from benchmarks.kernels import page as kernels_page
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = (
     *("offline", "overhead", "http", "blocks", "busy", "kernels", "gpu", "gpu-quick-host", "gpu-in-vllm", "served"),
-    *("vllm", "masks", "mask-steps", "speculation"),
+    *("vllm", "masks", "mask-steps", "speculation", "gpu-speculation"),
 )
 # What stands above each table of the README.
 README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
@@ -101,7 +102,9 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
         written[options.structured_output] = report.fill_marks(text, [table], "masks")
     if found["speculation"]:
         tables = [report.speculation_table(document) for document in found["speculation"]]
-        written[options.speculation] = report.fill_marks(options.speculation.read_text(), tables)
+        text = report.fill_marks(options.speculation.read_text(), tables)
+        gains = [gains_table(document) for document in found["gpu-speculation"]]
+        written[options.speculation] = report.fill_marks(text, gains, "gpu")
     return written | {options.readme: readme}
 
 

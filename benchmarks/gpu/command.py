@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import machine, report
 from benchmarks.gpu import tables
+from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.summary import summarize
 from benchmarks.gpu.workloads import SCENARIOS
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     options.max_model_len = options.max_model_len or longest_request(options)
     ceilings = measure_ceilings()
     document: dict[str, Any] = {
-        "benchmark": "gpu-in-vllm" if options.in_vllm else "gpu",
+        "benchmark": _name(options),
         "machine": machine.describe(options.commit) | {"device": ceilings.device},
         "settings": {"dtype": "bfloat16", "max_model_len": options.max_model_len, "repeats": options.repeats},
         "copy_tb_per_s": round(ceilings.copy_bytes_per_second / 1e12, 3),
@@ -89,9 +90,17 @@ def run(options: argparse.Namespace) -> int:
             report.save(document, path)  # whatever ends this run, what is known is kept
         before = document | {}
     variants = tables.variants_table(document["results"], lambda label: True)
-    print("\n\n".join(filter(None, (tables.gpu_table(document), variants))))
+    table = gains_table(document) if document["benchmark"] == "gpu-speculation" else tables.gpu_table(document)
+    print("\n\n".join(filter(None, (table, variants))))
     print(f"\nwritten: {path}")
     return 0
+
+
+def _name(options: argparse.Namespace) -> str:
+    """The kind of result: what is measured in other ways than the rest has a file of its own."""
+    if options.in_vllm:
+        return "gpu-in-vllm"
+    return "gpu-speculation" if options.scenarios == ["speculation"] else "gpu"
 
 
 def longest_request(options: argparse.Namespace) -> int:

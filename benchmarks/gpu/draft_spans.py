@@ -15,7 +15,7 @@ _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def read_drafting(trace: Path) -> list[float]:
-    """Seconds of each step in which drafts were made, from the first kernel of it to the last.
+    """Seconds of each step in which most drafts were made, from the first kernel of it to the last.
 
     Raises:
         ValueError: there is no such step in it.
@@ -30,7 +30,8 @@ def read_drafting(trace: Path) -> list[float]:
 def drafting_seconds(events: Iterable[dict[str, Any]]) -> list[float]:
     """As `read_drafting`, of the events of a trace; their times are microseconds.
 
-    A kernel belongs to the call that launched it, also as a part of a graph, by its number ("correlation").
+    A kernel belongs to the call that launched it, also as a part of a graph, by its number ("correlation"). Steps that
+    make fewer drafts have fewer kernels.
     """
     whole = [event for event in events if event.get("ph") == "X"]
     kernels: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -38,11 +39,13 @@ def drafting_seconds(events: Iterable[dict[str, Any]]) -> list[float]:
         if event.get("cat") in _ON_GPU:
             kernels[event["args"]["correlation"]].append((event["ts"], event["ts"] + event["dur"]))
     calls = [event for event in whole if event.get("cat") in _LAUNCHES and "correlation" in event.get("args", {})]
-    found = []
+    found: list[tuple[int, float]] = []
     for mark in whole:
         if mark.get("cat") == "user_annotation" and mark.get("name") == MARK:
             ends = mark["ts"] + mark["dur"]
             mine = [call["args"]["correlation"] for call in calls if mark["ts"] <= call["ts"] <= ends]
             if spans := [span for number in mine for span in kernels.get(number, ())]:
-                found.append((max(end for _, end in spans) - min(start for start, _ in spans)) / 1e6)
-    return found
+                microseconds = max(end for _, end in spans) - min(start for start, _ in spans)
+                found.append((len(spans), microseconds / 1e6))
+    most = max((count for count, _ in found), default=0)
+    return [seconds for count, seconds in found if count == most]

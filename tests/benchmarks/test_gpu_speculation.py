@@ -13,6 +13,7 @@ import pytest
 from benchmarks.gpu import agreeing, command, turns
 from benchmarks.gpu.aims import aim_of, verdict
 from benchmarks.gpu.draft_spans import drafting_seconds, read_drafting
+from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.speculation import ACCEPTANCE, NUM_DRAFTS, Side, compare
 
 TINY = {
@@ -81,13 +82,17 @@ def event(category: str, start: float, length: float, name: str = "", number: in
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": length, "args": arguments}
 
 
-def test_kernels_belong_to_the_mark_under_which_they_were_launched(tmp_path: Path) -> None:
+def test_kernels_belong_to_the_mark_under_which_they_were_launched_and_steps_of_fewer_drafts_are_left_out(
+    tmp_path: Path,
+) -> None:
     events = [
         event("user_annotation", 0, 10, "sample"),
         event("cuda_runtime", 5, 1, number=1), event("kernel", 20, 30, number=1),
         event("user_annotation", 10, 10, "draft"),
         event("cuda_runtime", 12, 1, number=2), event("kernel", 50, 10, number=2), event("kernel", 70, 20, number=2),
         event("cuda_driver", 14, 1, number=3), event("kernel", 95, 5, number=3),
+        event("user_annotation", 100, 10, "draft"),
+        event("cuda_runtime", 101, 1, number=4), event("kernel", 110, 3, number=4), event("kernel", 115, 1, number=4),
         {"ph": "i", "cat": "user_annotation", "name": "draft", "ts": 0},
     ]  # fmt: skip
     assert drafting_seconds(events) == pytest.approx([50e-6])
@@ -105,3 +110,31 @@ def test_speculation_has_a_process_of_its_own_once() -> None:
     assert [session.scenarios for session in first] == [["decode"], ["speculation"]]
     assert [session.scenarios for session in turns.sessions_of("atom", options, is_first=False)] == [["decode"]]
     assert [session.scenarios for session in turns.sessions_of("vllm", options, is_first=True)] == [["decode"]]
+    names = [command._name(parser.parse_args(given)) for given in (["decode", "speculation"], ["speculation"])]
+    assert names == ["gpu", "gpu-speculation"]
+
+
+def result_of(figure: str, unit: str, values: list[float], **about: Any) -> dict[str, Any]:
+    median = sorted(values)[len(values) // 2]
+    ours = {"version": "1", "turns": [values], "median": median, "range": [min(values), max(values)]}
+    return {"model": "qwen3-8b", "figure": figure, "unit": unit, "about": about, "engines": {"atom": ours}}
+
+
+def test_the_table_of_gains_has_a_row_for_each_batch_and_judges_it() -> None:
+    seen = {"rows_with_drafts": 100, "drafted": 300, "accepted": 153}
+    results = [
+        result_of("without", "tokens/s", [177.0], batch=1, kind="without drafts"),
+        result_of("with", "tokens/s", [300.0], batch=1, kind="with drafts"),
+        result_of("gain", "x", [1.65, 1.7, 1.75], batch=1, kind="speculation", **seen),
+        result_of("making 3 drafts", "x", [1.6], kind="drafting"),
+    ]
+    document = {
+        "machine": {"device": "A GPU", "commit": "abc", "date": "2026-11-25 16:00", "versions": {"torch": "2"}},
+        "settings": {"dtype": "bfloat16"}, "copy_tb_per_s": 3.0, "matmul_tflop_per_s": 800.0, "results": results,
+    }  # fmt: skip
+    table = gains_table(document)
+    assert [cell.strip() for cell in table.splitlines()[2].strip("| ").split("|")] == [
+        *("qwen3-8b", "1", "177.00 tokens/s", "300.00 tokens/s", "1.70 (1.65 - 1.75)"),
+        *("1.50", "1.90", "met; 11% off the aim", "1.53 of 3.00"),
+    ]
+    assert "qwen3-8b, making 3 drafts: 1.60 (1.60 - 1.60) (must 1.50, aim 1.10: **missed** by 7%" in table

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from atom_core.messages import ModelOutput, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from atom_core.worker.drafting.decodes import DraftDecodes
 from atom_core.worker.model.dummy_steps import dummy_geometry
 from atom_core.worker.model_runner import ModelRunner
 from toy_drafts import HEAD_DIM, HEADS, KV_HEADS, ToyDraft, config_of, load_with_draft
@@ -212,3 +213,19 @@ def test_a_draft_with_a_window_has_a_group_of_its_own(tiny_llama):
     output = run(runner, entry, new={"a": PROMPT})
     [result] = output.requests
     assert list(result.next_draft_token_ids) == by_definition(runner, [*PROMPT, *result.token_ids], 4)
+
+
+def test_each_pass_has_its_places_in_one_piece_of_memory_and_none_behind_its_room():
+    """Three requests in blocks of 4: one has room for three drafts, one for two, and one pads the batch."""
+    block_tables = torch.tensor([[[5, 6, 7], [1, 2, 3], [0, 0, 0]], [[8, 9, 10], [11, 12, 13], [0, 0, 0]]]).int()
+    positions, numbers = torch.tensor([3, 5, 0]), torch.tensor([3, 2, 0])
+    decodes = DraftDecodes(block_tables, positions, max_seq_len=12, block_size=4, numbers_W=numbers)
+    first, second = decodes.passes(2)
+    assert (first[0].tolist(), second[0].tolist()) == ([4, 6, 0], [5, 6, 0])
+    assert [geometry.slot_mapping.tolist() for geometry in first[1]] == [[24, 10, -1], [36, 50, -1]]
+    assert [geometry.slot_mapping.tolist() for geometry in second[1]] == [[25, -1, -1], [37, -1, -1]]
+    assert [each[1][0].seq_lens.tolist() for each in (first, second)] == [[5, 7, 1], [6, 7, 1]]
+    for places, geometries in (first, second):
+        for tensor in (places, *(x for one in geometries for x in (one.slot_mapping, one.seq_lens))):
+            assert tensor.is_contiguous()
+            assert tensor.data_ptr() % 16 == 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from atom_kernels.protocols import BatchGeometry
+
+# Numbers of four bytes in 16.
+_MULTIPLE = 4
 
 
 @dataclass(frozen=True)
@@ -40,29 +44,37 @@ class DraftDecodes:
         has_room_KW = steps_K1 <= room_W
         positions_KW = self.positions_W + torch.minimum(steps_K1, room_W)
         blocks_KW, offsets_KW = positions_KW // self.block_size, positions_KW % self.block_size
-        seq_lens_KW = (positions_KW + 1).int()
-        query_start_loc = torch.arange(num_reqs + 1, dtype=torch.int32, device=device)
-        slots_GKW = []
+        slots_GK = []
         for block_table_WN in self.block_tables_GWN:
             slots_KW = block_table_WN.gather(1, blocks_KW.T).T.long() * self.block_size + offsets_KW
-            slots_GKW.append(torch.where(has_room_KW, slots_KW, -1))
+            slots_GK.append(_rows(torch.where(has_room_KW, slots_KW, -1)))
+        query_start_loc = torch.arange(num_reqs + 1, dtype=torch.int32, device=device)
+        positions_K, seq_lens_K = _rows(positions_KW), _rows((positions_KW + 1).int())
         return [
             (
-                positions_KW[index],
+                positions_K[index],
                 tuple(
                     BatchGeometry(
                         query_start_loc=query_start_loc,
-                        seq_lens=seq_lens_KW[index],
+                        seq_lens=seq_lens_K[index],
                         block_table=block_table_WN,
-                        slot_mapping=slots_KW[index],
+                        slot_mapping=slots_K[index],
                         num_reqs=num_reqs,
                         num_tokens=num_reqs,
                         num_decodes=num_reqs,
                         max_query_len=1,
                         max_seq_len=self.max_seq_len,
                     )
-                    for block_table_WN, slots_KW in zip(self.block_tables_GWN, slots_GKW, strict=True)
+                    for block_table_WN, slots_K in zip(self.block_tables_GWN, slots_GK, strict=True)
                 ),
             )
             for index in range(number)
         ]
+
+
+def _rows(table_KW: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Its rows, each in one piece that begins at a multiple of 16 bytes: kernels are compiled for that."""
+    number, width = table_KW.shape
+    rows_KP = table_KW.new_empty(number, -(-width // _MULTIPLE) * _MULTIPLE)
+    rows_KP[:, :width] = table_KW
+    return rows_KP[:, :width].unbind()

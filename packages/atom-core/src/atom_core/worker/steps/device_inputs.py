@@ -109,8 +109,8 @@ class DeviceInputs:
             return None
         is_repeated = np.arange(shape.tokens_each) < num_repeated[:, None]
         places, repeated = upload(self.device, np.flatnonzero(~is_repeated), np.flatnonzero(is_repeated))
-        self._slot_mapping[:, repeated] = -1
-        self._sample_slots[repeated] = self._tables.padding_slot
+        self._slot_mapping.index_fill_(1, repeated, -1)
+        self._sample_slots.index_fill_(0, repeated, self._tables.padding_slot)
         return places
 
     def _fields(self, rows: StepRows, shape: GraphShape | None) -> np.ndarray:

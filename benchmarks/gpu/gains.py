@@ -1,0 +1,57 @@
+"""The table of what speculation gives on a GPU by batch, and what making drafts takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu.aims import aim_of, found_for, verdict
+from benchmarks.gpu.tables import conditions, number
+from benchmarks.report import markdown_table
+
+Result = dict[str, Any]
+
+
+def gains_table(document: dict[str, Any]) -> str:
+    """A `gpu-speculation` result in markdown, with the facts of the run under it."""
+    rows: list[tuple[str, ...]] = [
+        ("model", "batch", "without", "with", "gain (range)", "must", "aim", "", "drafts of a row, right")
+    ]
+    speeds = {
+        (result["model"], result["about"]["batch"], result["about"]["kind"]): result["engines"]["atom"]["median"]
+        for result in document["results"]
+        if result["unit"] == "tokens/s"
+    }
+    for result in document["results"]:
+        about = result["about"]
+        if about["kind"] != "speculation":
+            continue
+        without, with_drafts = (
+            number(speeds[result["model"], about["batch"], f"{way} drafts"], "tokens/s") for way in ("without", "with")
+        )
+        what = (result["model"], str(about["batch"]), without, with_drafts)
+        rows.append((*what, _spread(result), *_judged(result), _right(about)))
+    making = [
+        "{}, {}: {} (must {}, aim {}: {}).".format(result["model"], result["figure"], _spread(result), *_judged(result))
+        for result in document["results"]
+        if result["about"]["kind"] == "drafting"
+    ]
+    return "\n\n".join([markdown_table(rows), *making, conditions(document)])
+
+
+def _spread(result: Result) -> str:
+    ours = result["engines"]["atom"]
+    low, high = ours["range"]
+    return f"{ours['median']:.2f} ({low:.2f} - {high:.2f})"
+
+
+def _judged(result: Result) -> tuple[str, str, str]:
+    """What it must be, what is aimed for, and whether it is."""
+    aim = aim_of(result["model"], result["about"])
+    if aim is None or (found := found_for(result, aim)) is None:
+        return "", "", ""
+    return f"{aim.must:.2f}", f"{aim.aim:.2f}", verdict(found, aim)
+
+
+def _right(about: dict[str, Any]) -> str:
+    rows = max(about["rows_with_drafts"], 1)
+    return f"{about['accepted'] / rows:.2f} of {about['drafted'] / rows:.2f}" if about["rows_with_drafts"] else ""
