@@ -62,6 +62,7 @@ class Lifecycle:
             self._drain = asyncio.get_running_loop().create_task(self.drain())
         else:
             logger.warning("stopping at once")
+            self._state.engine.give_up()
             self._server.force_exit = True
             self._server.should_exit = True
 
@@ -79,7 +80,8 @@ class Lifecycle:
             logger.warning("aborting %d requests that did not finish in time", len(state.active))
             for generation in list(state.active):
                 await generation.abort()
-            await self._idle_within(_GRACE_S)
+            if not await self._idle_within(_GRACE_S):
+                state.engine.give_up()  # it does not answer: clients are told all the same
         self._server.should_exit = True
 
     async def watch_engine(self) -> None:
