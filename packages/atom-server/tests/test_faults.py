@@ -225,8 +225,9 @@ def test_a_checkpoint_that_changes_while_it_is_served_changes_no_answer(serve_pr
         assert health(running) == 200
 
 
-def test_a_cache_folder_that_cannot_be_written_is_no_matter(serve_process):
-    with serve_process(environment={"ATOM_CACHE_DIR": "/proc/no/such/folder"}) as running:
+@pytest.mark.parametrize("variable", ["ATOM_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_a_cache_folder_that_cannot_be_written_is_no_matter(serve_process, variable):
+    with serve_process(environment={variable: "/proc/no/such/folder"}) as running:
         assert post(running).status_code == 200
 
 

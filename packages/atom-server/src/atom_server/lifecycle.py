@@ -62,7 +62,6 @@ class Lifecycle:
             self._drain = asyncio.get_running_loop().create_task(self.drain())
         else:
             logger.warning("stopping at once")
-            self._state.engine.give_up()
             self._server.force_exit = True
             self._server.should_exit = True
 
