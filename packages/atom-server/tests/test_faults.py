@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -49,6 +50,17 @@ def health(running):
     return httpx.get(running.url + "/health", timeout=10).status_code
 
 
+@contextlib.contextmanager
+def stopped(pid):
+    """An engine that answers nothing. It would stay for ever where the server did not end it."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def ends_with_an_error_event(stream):
     *_, error, done = stream.finish()
     assert done == "data: [DONE]"
@@ -68,6 +80,45 @@ def test_a_stopped_engine_is_ended_and_everyone_is_told(serve_process):
         assert not is_running(pid)
         running.wait_for_text()
         assert running.lines[-1].startswith("atom serve: the engine hangs: its process has said nothing for")
+        assert "Traceback" not in running.text
+
+
+def test_a_drain_tells_every_client_even_where_the_engine_is_stopped(serve_process):
+    with serve_process("--drain-timeout", "0.2", "--step-timeout", "60") as running:
+        streams = [Stream(running.url, SEVERAL) for _ in range(3)]
+        with stopped(engine_pid(running)):
+            running.process.send_signal(signal.SIGTERM)
+            assert [ends_with_an_error_event(stream) for stream in streams] == ["shutting_down"] * 3
+            assert exit_code(running, 30) == 0
+        running.wait_for_text()
+        assert "Traceback" not in running.text
+
+
+def test_a_second_signal_tells_every_client_even_where_the_engine_is_stopped(serve_process):
+    with serve_process("--step-timeout", "60") as running:
+        streams = [Stream(running.url, SEVERAL) for _ in range(3)]
+        with stopped(engine_pid(running)):
+            running.process.send_signal(signal.SIGTERM)
+            seconds_until(lambda: httpx.get(running.url + "/ready").status_code == 503)
+            running.process.send_signal(signal.SIGTERM)
+            assert [ends_with_an_error_event(stream) for stream in streams] == ["shutting_down"] * 3
+            assert exit_code(running, 30) == 0
+        running.wait_for_text()
+        assert "Traceback" not in running.text
+
+
+def test_a_request_whose_body_never_comes_ends_with_the_server(serve_process):
+    with serve_process("--drain-timeout", "0.2") as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as half:
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+            half.sendall(b"Content-Length: 99\r\n\r\n{")
+            seconds_until(lambda: httpx.get(running.url + "/debug/requests").json()["not_generating"])
+            running.process.send_signal(signal.SIGTERM)
+            answer = b"".join(iter(lambda: half.recv(4096), b""))
+        assert b" 503 " in answer.splitlines()[0]
+        assert exit_code(running, 30) == 0
+        running.wait_for_text()
         assert "Traceback" not in running.text
 
 
@@ -174,8 +225,9 @@ def test_a_checkpoint_that_changes_while_it_is_served_changes_no_answer(serve_pr
         assert health(running) == 200
 
 
-def test_a_cache_folder_that_cannot_be_written_is_no_matter(serve_process):
-    with serve_process(environment={"ATOM_CACHE_DIR": "/proc/no/such/folder"}) as running:
+@pytest.mark.parametrize("variable", ["ATOM_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_a_cache_folder_that_cannot_be_written_is_no_matter(serve_process, variable):
+    with serve_process(environment={variable: "/proc/no/such/folder"}) as running:
         assert post(running).status_code == 200
 
 

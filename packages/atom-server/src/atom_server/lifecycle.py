@@ -79,7 +79,8 @@ class Lifecycle:
             logger.warning("aborting %d requests that did not finish in time", len(state.active))
             for generation in list(state.active):
                 await generation.abort()
-            await self._idle_within(_GRACE_S)
+            if not await self._idle_within(_GRACE_S):
+                state.engine.give_up()  # it does not answer: clients are told all the same
         self._server.should_exit = True
 
     async def watch_engine(self) -> None:

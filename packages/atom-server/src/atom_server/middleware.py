@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from atom_server.access.guard import caller_of
-from atom_server.errors import as_api_error
+from atom_server.errors import as_api_error, shutting_down
 from atom_server.request_log import PROBES, RequestRecord
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
@@ -56,6 +57,12 @@ class RequestContext:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:
+            # A server that ends cancels what is left: that is no fault, and needs no traceback.
+            if server is None or not server.draining:
+                raise
+            if not record.status:
+                await shutting_down().response(scope["path"])(scope, receive, send_with_id)
         except Exception as error:
             answer = as_api_error(error)
             if not record.status:

@@ -245,6 +245,10 @@ class AsyncEngine:
         """Stop tracing and write the traces."""
         await self.control.profile(start=False)
 
+    def give_up(self) -> None:
+        """Every open sample ends here with finish_reason "abort", whether the engine answers or not."""
+        self._open.end_all("abort")
+
     def check_health(self) -> None:
         """Raise EngineDeadError unless the engine's process lives and makes progress."""
         self._process.check_health()
