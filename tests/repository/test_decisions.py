@@ -1,4 +1,4 @@
-"""What runs, and what users are told, is decided by what things state: not by names of backends, nor by messages."""
+"""What runs, and what users are told, is decided by what things state: not by names, messages or classes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _CHOOSERS = {
     "packages/atom-kernels/src/atom_kernels/platform.py",
     "packages/atom-kernels/src/atom_kernels/select.py",
 }
+_FORMATS = {"Float8", "Integers", "Mxfp4", "Nvfp4", "Plain"}
 # Messages of other people's libraries, which state nothing else.
 _OUTSIDE = {
     "packages/atom-core/src/atom_core/structured_output/llguidance/trial.py",
@@ -53,6 +54,14 @@ def read_reasons(module: ast.Module) -> Iterator[int]:
                 yield node.lineno
 
 
+def asked_formats(module: ast.Module) -> Iterator[int]:
+    """Lines that ask whether a format of weights is of a class."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            classes = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+            yield from [node.lineno] if classes & _FORMATS else []
+
+
 def found(look, allowed: set[str]) -> list[str]:
     files = [file for package in MAY_IMPORT for file in source_files(package) if short(file) not in allowed]
     return [f"{short(file)}:{line}" for file in files for line in look(tree(file))]
@@ -64,6 +73,18 @@ def test_nothing_but_the_choice_compares_names_of_backends():
 
 def test_nothing_is_decided_by_the_words_of_a_reason():
     assert found(read_reasons, _OUTSIDE) == []
+
+
+def test_formats_of_weights_are_read_by_what_they_say_of_themselves():
+    assert found(asked_formats, set()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [("isinstance(held, Mxfp4 | Nvfp4)", 1), ("isinstance(x, (A, Plain))", 1), ("isinstance(layout, PlainLayout)", 0)],
+)
+def test_classes_of_formats_are_told_from_others(source: str, count: int):
+    assert len(list(asked_formats(ast.parse(source)))) == count
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,7 @@ def _deepseek_v32() -> PublishedCheckpoint:
             f"{indexer}.wk": (128, 7168, FP8_BLOCK),
             f"{indexer}.weights_proj": (64, 7168, PLAIN),
         },
+        formats=frozenset({"fp8 128x128", "bfloat16"}),
         others={**of_r1.others, f"{indexer}.k_norm.{{weight,bias}}": ("BF16", "128")},
     )
 

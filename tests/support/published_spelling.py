@@ -23,6 +23,8 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
         # Published by a release that writes rope_parameters and dtype itself.
         return config | {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1}
     config["torch_dtype"] = config.pop("dtype")
+    if kind == "kimi_linear":
+        return _kimi_linear(config)
     rope = config.pop("rope_parameters")
     if kind == "gemma3_text":
         config |= _gemma3(config, rope)
@@ -78,6 +80,14 @@ def _kimi_k25(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     weights["vision_tower.encoder.blocks.0.wqkv.weight"] = torch.ones(24, 8)
     weights["mm_projector.proj.2.weight"] = torch.ones(hidden, 32)
     return weights
+
+
+def _kimi_linear(config: dict[str, Any]) -> dict[str, Any]:
+    derived = ("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim")
+    config = {name: value for name, value in config.items() if name not in (*derived, "qk_head_dim", "head_dim")}
+    config |= {"first_k_dense_replace": 1, "moe_layer_freq": 1, "num_nextn_predict_layers": 0, "head_dim": 72}
+    config |= {"moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "mla_use_nope": True}
+    return config | {"rope_scaling": None, "rope_theta": 10000.0}
 
 
 def _qwen3_5(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

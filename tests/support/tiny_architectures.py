@@ -297,6 +297,30 @@ FAMILIES: dict[str, Family] = {
         },
         has_prediction_layer=True,
     ),
+    "kimi_linear": Family(
+        "KimiLinearForCausalLM",
+        "kimi_linear",
+        30,
+        {
+            **{name: _MLA[name] for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")},
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 4,
+            "q_lora_rank": None,
+            "moe_intermediate_size": 24,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 2.446,
+            "rms_norm_eps": 1e-6,
+            "linear_attn_config": {
+                "num_heads": 4,
+                "head_dim": 16,
+                "short_conv_kernel_size": 4,
+                "kda_layers": [1, 2, 3],
+                "full_attn_layers": [4],
+            },
+        },
+    ),
     "kimi_k2": Family(
         "DeepseekV3ForCausalLM",
         "deepseek_v3",
@@ -358,6 +382,10 @@ def make_tiny(
     saved = folder / "transformers"
     model.save_pretrained(saved)
     weights = load_file(saved / "model.safetensors")
+    if recipe.model_type == "kimi_linear":
+        # `transformers` reads the publisher's name for the MLP of the first layer, and writes that of experts.
+        weights = {name.replace(".layers.0.block_sparse_moe.", ".layers.0.mlp."): weights[name] for name in weights}
+        save_file(weights, saved / "model.safetensors", {"format": "pt"})
     published = as_published(json.loads((saved / "config.json").read_text()), recipe.published_model_type)
     if recipe.has_prediction_layer:
         published["num_nextn_predict_layers"] = num_prediction_layers

@@ -22,10 +22,12 @@ class Calls:
 
     def __init__(self) -> None:
         self.now: set[CodeType] = set()
+        self._watches = False
         self._monitoring: Any = getattr(sys, "monitoring", None)
 
     def watch(self) -> None:
         """Note calls from now on."""
+        self._watches = True
         if self._monitoring is None:
             threading.setprofile(self._note_frame)
             sys.setprofile(self._note_frame)
@@ -39,12 +41,14 @@ class Calls:
     def begin(self) -> set[CodeType]:
         """Start anew; what was called before."""
         before, self.now = self.now, set()
-        if self._monitoring is not None:
+        if self._watches and self._monitoring is not None:
             self._monitoring.restart_events()
         return before
 
     def stop(self) -> None:
         """Note nothing more."""
+        if not self._watches:
+            return
         if self._monitoring is None:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]

@@ -287,6 +287,7 @@ async def test_an_engine_that_died_can_be_started_anew(tiny_llama):
         await starting
         engine.check_health()
         assert engine.pid != first
+        assert engine.num_restarts == 1
         assert not os.path.exists(folder)
         assert await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=5, temperature=0.0)) == before
         await until(lambda: all_blocks_are_free(engine))

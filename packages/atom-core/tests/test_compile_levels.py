@@ -38,6 +38,16 @@ def test_a_compiled_model_gives_the_tokens_of_the_eager_one(make_engine: Callabl
     assert [output["token_ids"] for output in outputs] == expected
 
 
+def test_a_compilation_that_a_step_waits_for_is_counted(make_engine: Callable[..., LLMEngine]) -> None:
+    assert make_engine().stats.num_late_compilations == 0
+    engine = make_engine(level=1)
+    engine.generate(PROMPTS, GREEDY, use_tqdm=False)
+    first = engine.stats.num_late_compilations
+    assert first > 0
+    engine.generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert engine.stats.num_late_compilations == first
+
+
 def config_of(folder: Path, **overrides: object) -> EngineConfig:
     args = EngineArgs(model=str(folder), **overrides)  # type: ignore[arg-type]
     return resolve(args, open_model(args))

@@ -75,6 +75,7 @@ def test_forced_tokens_are_computed_in_one_step_and_told_to_the_worker_once():
     engine.run()
     assert engine.tokens["a"] == expected
     assert sum(len(entry.draft_token_ids) for step in engine.steps for entry in step.scheduled) == 4
+    assert engine.scheduler.stats().num_forced_tokens == 4
 
 
 def test_max_tokens_end_a_request():

@@ -162,3 +162,11 @@ def test_a_warm_model_gives_every_bit_of_a_cold_one(tiny_family: Callable[[str],
         assert got["num_cached_tokens"] == (384 if number else 0)
         assert (got["token_ids"], got["logprobs"]) == (expected["token_ids"], expected["logprobs"])
     assert warm.stats.num_free_blocks == warm.stats.num_blocks
+
+
+def test_a_place_that_a_prompt_just_reaches_is_one():
+    assert snapshot_places(191, 64) == []
+    assert snapshot_places(192, 64) == [192]
+    assert snapshot_places(2000, 64) == [192 * number for number in range(1, 11)]
+    assert len(snapshot_places(32_000, 64)) == 38
+    assert snapshot_places(700, 300) == [300, 600]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
+import torch
 
-from atom_kernels.triton.launch import launch, launches_go_to
+from atom_kernels.triton.launch import QuickLaunch, launch, launches_go_to
 
 
 class Kernel:
@@ -57,3 +59,52 @@ def test_the_inner_of_two_wishes_holds_and_both_end_with_an_exception():
     launch(kernel, (3,))
     assert (inner, outer) == ([(kernel, (1,))], [(kernel, (2,))])
     assert [run[1] for run in kernel.runs] == [(3,)]
+
+
+class Compiled:
+    """What Triton's kernels do: one compilation is found at a launch, and may be launched by itself."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *arguments: self.launched.append((grid, arguments))
+
+
+class Finding:
+    def __init__(self) -> None:
+        self.found: list[tuple[Any, ...]] = []
+        self.compiled = Compiled()
+
+    def run(self, *arguments: Any, grid: Any, warmup: bool, **constants: Any) -> Compiled:
+        self.found.append((grid, arguments, constants))
+        return self.compiled
+
+
+def test_a_quick_launch_finds_a_compilation_once_for_arguments_that_are_alike():
+    kernel, words = Finding(), torch.zeros(64, dtype=torch.int32)
+    quick = QuickLaunch(kernel, BLOCK=256, GROUPS=2)
+    quick((3, 1, 1), words, 7)
+    assert kernel.found == [((3, 1, 1), (words, 7), {"BLOCK": 256, "GROUPS": 2})]
+    quick((4, 1, 1), words[4:], 7)
+    assert len(kernel.found) == 1
+    [(grid, (tensor, number, *constants))] = kernel.compiled.launched
+    assert (grid, tensor.data_ptr(), number, constants) == ((4, 1, 1), words[4:].data_ptr(), 7, [256, 2])
+
+
+@pytest.mark.parametrize("other", ["another alignment", "another dtype", "another number"])
+def test_a_quick_launch_asks_again_where_triton_might_compile_anew(other):
+    kernel, words = Finding(), torch.zeros(64, dtype=torch.int32)
+    quick = QuickLaunch(kernel)
+    quick((1, 1, 1), words, 8)
+    tensor = {"another alignment": words[1:], "another dtype": words.float()}.get(other, words)
+    quick((1, 1, 1), tensor, 16 if other == "another number" else 8)
+    assert (len(kernel.found), kernel.compiled.launched) == (2, [])
+
+
+def test_a_quick_launch_goes_where_launches_go():
+    kernel, taken = Finding(), []
+    with launches_go_to(lambda *given, **options: taken.append((given, options))):
+        QuickLaunch(kernel, BLOCK=2)((1, 1, 1), 5)
+    assert taken == [((kernel, (1, 1, 1), 5), {"BLOCK": 2})]
+    assert kernel.found == []

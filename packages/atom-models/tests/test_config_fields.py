@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 import pkgutil
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 import torch
 import transformers
 
-from atom_models import architectures, load_model
+from atom_models import CheckpointError, architectures, load_model
+from atom_models.architectures import registry
 from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
 from atom_models.config.reading import read_config
 from tiny_architectures import FAMILIES, make_tiny, reference_model
@@ -131,3 +134,87 @@ def test_heads_of_keys_and_their_size_follow_from_those_of_queries(tmp_path: Pat
     config = json.loads(path.read_text())
     path.write_text(json.dumps({k: v for k, v in config.items() if k not in ("num_key_value_heads", "head_dim")}))
     assert torch.equal(load_model(folder, progress=False).logits([[5, 6, 7]])[0], before)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A config with a field whose null means something, and others."""
+
+    size: int
+    window: int | None = dataclasses.field(default=5, metadata={"null": None})
+    norm_eps: float = 1e-6
+    rate: float = 0.5
+    other: int = dataclasses.field(default=7, metadata={"also": ("older", "oldest")})
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+
+
+def test_null_is_a_value_of_the_fields_that_say_so_and_the_default_of_others():
+    assert read_config(Fields, {"size": 3}) == Fields(3)
+    assert read_config(Fields, {"size": 3, "window": None, "rate": None, "other": None}) == Fields(3, window=None)
+    assert read_config(Fields, {"size": 3, "window": 9}) == Fields(3, window=9)
+    assert read_config(Fields, {"size": 3, "oldest": 1}).other == 1
+    assert read_config(Fields, {"size": 3, "oldest": 1, "older": 2}).other == 2
+    assert read_config(Fields, {"size": 3, "other": 0, "older": 2}).other == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "config.json lacks size, which Fields needs"),
+        ({"size": None}, "config.json lacks size, which Fields needs"),
+        ({"size": True}, "config.json: size is True, not an integer"),
+        ({"size": 2.5}, "config.json: size is 2.5, not an integer"),
+        ({"size": 1, "rate": "x"}, "config.json: rate is 'x', not a number"),
+        ({"size": 1, "rate": math.inf}, "config.json: rate is inf; it must be finite"),
+        ({"size": 1, "norm_eps": 0.0}, "config.json: norm_eps is 0.0; it must be finite"),
+        ({"size": 1, "norm_eps": None}, "config.json: norm_eps is null; it must be a number above 0, such as 1e-06"),
+        (
+            {"size": 1, "num_attention_heads": 5, "num_key_value_heads": 2},
+            "config.json: num_key_value_heads is 2, which does not divide num_attention_heads, 5: each head of keys "
+            "and values serves as many others",
+        ),
+    ],
+)
+def test_a_field_that_cannot_be_is_told_with_its_value(given, message):
+    with pytest.raises(CheckpointError) as caught:
+        read_config(Fields, given)
+    assert str(caught.value).startswith(message)
+
+
+WORDS = {value for name, value in vars(registry).items() if name.isupper() and isinstance(value, str)}
+
+
+@pytest.mark.parametrize("name", registry.supported_architectures())
+def test_an_architecture_is_described_in_words_that_lists_know(name):
+    found = registry.describe_architecture(name)
+    assert isinstance(found.models, str)
+    assert found.models[0].isupper()
+    assert set(found.features) <= WORDS
+    assert len(set(found.features)) == len(found.features)
+    assert found.published_as in ("bfloat16", "fp8", "mxfp4", "compressed-tensors")
+    assert registry.find_architecture(name).__module__ == f"atom_models.architectures.{found.module}"
+    assert registry.keeps_states(name) is found.keeps_states is (registry.GATED_DELTA_NET in found.features)
+    assert found.has_prediction_layers is (registry.PREDICTION_LAYERS in found.features)
+
+
+def test_what_is_no_architecture_here_is_told_with_the_nearest():
+    assert registry.Architecture("m", "M") == registry.Architecture("m", "M", (), "bfloat16")
+    assert not registry.keeps_states("Unknown")
+    assert len(registry.other_modalities(dict.fromkeys(registry._OTHER_MODALITIES, 0))) == 11
+    assert registry.other_modalities({"vision_config": None, "audio_config": {}}) == ("audio_config",)
+    supported = ", ".join(registry.supported_architectures())
+    with pytest.raises(registry.UnsupportedArchitectureError) as caught:
+        registry.check_architecture("Qwen4ForCausalLM")
+    start = f"the architecture Qwen4ForCausalLM is not supported; supported: {supported}. Use a model of one of these."
+    assert str(caught.value) in {f"{start} The nearest is Qwen{n}ForCausalLM." for n in (2, 3)}
+    with pytest.raises(registry.UnsupportedArchitectureError) as caught:
+        registry.check_architecture("Zzz")
+    assert str(caught.value).endswith("Use a model of one of these.")
+    with pytest.raises(registry.UnsupportedArchitectureError) as caught:
+        registry.check_architecture("MistralForConditionalGeneration", {"vision_config": {}})
+    assert str(caught.value) == (
+        "the architecture MistralForConditionalGeneration is multimodal (config.json has vision_config) and is not "
+        "supported: this version runs text models alone. Use a text-only checkpoint such as one of MistralForCausalLM; "
+        f"supported: {supported}."
+    )

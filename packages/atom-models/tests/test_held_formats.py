@@ -175,6 +175,15 @@ def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():
     assert (odd.is_quantized(context.platform), even.is_quantized(context.platform)) == (False, True)
 
 
+@pytest.mark.parametrize("skipped", [(), ("up_proj",), ("up_proj", "gate_proj")])
+def test_a_merged_linear_is_quantized_if_one_of_its_parts_is(skipped):
+    context = BuildContext(dtype=torch.float32, quantization=OneFormat("test", INT8, skipped))
+    merged = MergedColumnParallelLinear(64, {"gate_proj": 32, "up_proj": 32}, context, prefix="m.gate_up")
+    assert merged.is_quantized(context.platform) is (len(skipped) < 2)
+    if len(skipped) == 1:  # two plans, whose outputs no kernel puts together
+        assert not merged.end_with_silu_and_mul()
+
+
 def test_the_head_stays_dense():
     assert held_by(ONLINE["int8"], "lm_head") is None
     assert held_by(ONLINE["int8"], "model.layers.0.mlp.down_proj") == INT8

@@ -127,6 +127,8 @@ def test_the_scale_has_the_square_of_yarns_temperature():
     assert mla_scale(192, yarn | {"mscale_all_dim": 0.0}) == 192**-0.5
     assert mla_scale(192, yarn | {"factor": 1.0}) == 192**-0.5
     assert mla_scale(192, {"rope_type": "default"}) == 192**-0.5
+    assert mla_scale(192, {"rope_type": "yarn", "factor": 40.0}) == 192**-0.5
+    assert mla_scale(192, {}) == 192**-0.5
     assert mla_scale(192, yarn | {"rope_type": "default"}) == 192**-0.5
 
 

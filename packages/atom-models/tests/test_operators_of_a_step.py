@@ -16,9 +16,11 @@ ATTENTION, LATENT_ATTENTION = "linear paged_attention linear", "linear rms_norm 
 SPARSE_ATTENTION = "linear rms_norm linear sparse_latent_attention linear"
 INDEX = "linear rms_norm linear layer_norm lightning_index sparse_latent_attention linear"
 DELTA_NET = "linear delta_net gated_rms_norm linear"
+KDA = "linear linear delta_net linear rms_norm linear"
 MLP = "linear gated_activation linear"
 EXPERTS, SHARED_EXPERTS = "linear moe_route moe_experts", f"linear moe_route {MLP} moe_experts"
-GATED_SHARED_EXPERTS = f"linear moe_route {MLP} linear moe_experts"
+GATED_SHARED_EXPERTS = f"linear moe_route {MLP} linear sigmoid_gate moe_experts"
+GATED_ATTENTION = "linear paged_attention sigmoid_gate linear"
 
 # The halves of each family's layers, attention and what follows it.
 HALVES = {
@@ -30,15 +32,16 @@ HALVES = {
     "qwen3_moe-mixed": (ATTENTION, MLP, ATTENTION, EXPERTS, *(ATTENTION, MLP) * 2),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe-text"),
-        (*(DELTA_NET, GATED_SHARED_EXPERTS) * 3, ATTENTION, GATED_SHARED_EXPERTS),
+        (*(DELTA_NET, GATED_SHARED_EXPERTS) * 3, GATED_ATTENTION, GATED_SHARED_EXPERTS),
     ),
-    **dict.fromkeys(("qwen3_5", "qwen3_5-text"), (*(DELTA_NET, MLP) * 3, ATTENTION, MLP)),
+    **dict.fromkeys(("qwen3_5", "qwen3_5-text"), (*(DELTA_NET, MLP) * 3, GATED_ATTENTION, MLP)),
     "mixtral": (ATTENTION, EXPERTS) * 2,
     "minimax_m2": ("linear rms_norm rms_norm paged_attention linear", EXPERTS) * 2,
     "glm4_moe": (ATTENTION, MLP, *(ATTENTION, SHARED_EXPERTS) * 2),
     "gpt_oss": (ATTENTION, EXPERTS) * 4,
     "deepseek_v2-lite": ("linear latent_attention linear", MLP, "linear latent_attention linear", SHARED_EXPERTS),
     **dict.fromkeys(("kimi_k2", "kimi_k25"), (LATENT_ATTENTION, MLP, LATENT_ATTENTION, SHARED_EXPERTS)),
+    "kimi_linear": (KDA, MLP, *(KDA, SHARED_EXPERTS) * 2, "linear latent_attention linear", SHARED_EXPERTS),
     "deepseek_v32": (INDEX, MLP, *(INDEX, SHARED_EXPERTS) * 2),
     "glm_moe_dsa": (INDEX, MLP, SPARSE_ATTENTION, SHARED_EXPERTS, INDEX, SHARED_EXPERTS),
     **dict.fromkeys(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from atom_kernels.protocols import CacheFormat
 from atom_models import ModelRequirements, model_requirements, open_checkpoint
 from atom_models.requirements import ACCELERATORS, find_accelerators, place
 from atom_models.requirements.accelerators import Accelerator, UnknownAcceleratorError
@@ -14,6 +15,7 @@ from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
 GB = 10**9
+BFLOAT16, FLOAT8 = CacheFormat("bfloat16"), CacheFormat("float8_e4m3fn")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def test_nine_tenths_of_an_accelerator_are_for_weights_and_the_cache(needs):
     accelerator = find_accelerators("H100")[0]
     placed = place(needs, accelerator, 1, weight_format="bfloat16")
     assert placed is not None
-    assert (placed.accelerator, placed.num_devices, placed.kv_cache_dtype) == (accelerator, 1, "bfloat16")
+    assert (placed.accelerator, placed.num_devices, placed.cache) == (accelerator, 1, BFLOAT16)
     assert placed.weight_bytes == needs.weight_bytes["bfloat16"]
     assert placed.cache_bytes == 72 * GB - placed.weight_bytes
     assert placed.longest_request == needs.max_model_len
@@ -65,11 +67,11 @@ def test_the_longest_request_is_the_longest_whose_cache_fits(needs):
     weights, share = needs.weight_bytes["bfloat16"], needs.on_rank(1)
     platform = find_accelerators("H100")[0].platform
     for length in (0, 1, 16, 17, 33):
-        room = share.kv_bytes(length, "bfloat16", platform) if length else 0
+        room = share.kv_bytes(length, BFLOAT16, platform) if length else 0
         placed = put(needs, weights + room)
         assert placed.cache_bytes == room
-        assert share.kv_bytes(placed.longest_request, "bfloat16", platform) <= room
-        assert share.kv_bytes(placed.longest_request + 1, "bfloat16", platform) > room
+        assert share.kv_bytes(placed.longest_request, BFLOAT16, platform) <= room
+        assert share.kv_bytes(placed.longest_request + 1, BFLOAT16, platform) > room
         if room:
             assert put(needs, weights + room - 1).longest_request < length
     assert put(needs, weights - 1).longest_request == 0
@@ -85,7 +87,7 @@ def test_a_model_fits_with_a_request_of_1024_tokens_or_of_its_whole_context(need
 
 def test_requests_are_as_many_as_their_caches_fit(needs):
     placed = put(needs, 10**9)
-    each = placed.share.kv_bytes(40, "bfloat16", placed.accelerator.platform)
+    each = placed.share.kv_bytes(40, BFLOAT16, placed.accelerator.platform)
     for room, count in ((3 * each, 3), (3 * each - 1, 2), (0, 0), (-each, 0)):
         assert replace(placed, cache_bytes=room).num_requests(40) == count
 
@@ -97,14 +99,14 @@ def test_devices_share_what_comes_out_even(tmp_path):
     assert shared.weight_bytes < alone.weight_bytes
     assert shared.weight_bytes == needs.on_rank(2).weight_bytes["bfloat16"]
     platform = alone.accelerator.platform
-    assert 2 * shared.share.kv_bytes(64, "bfloat16", platform) == alone.share.kv_bytes(64, "bfloat16", platform)
+    assert 2 * shared.share.kv_bytes(64, BFLOAT16, platform) == alone.share.kv_bytes(64, BFLOAT16, platform)
     assert put(needs, 10**9, 3) is None
 
 
 def test_a_cache_of_half_the_width_holds_twice_the_tokens(needs):
     platform = find_accelerators("H100")[0].platform
     share = needs.on_rank(1)
-    wide, half = (share.kv_bytes(64, name, platform) for name in ("bfloat16", "float8_e4m3fn"))
+    wide, half = (share.kv_bytes(64, cache, platform) for cache in (BFLOAT16, FLOAT8))
     assert wide == 2 * half == 64 * 2 * 2 * needs.num_layers * 2 * 16  # keys and values of two heads of 16
 
 

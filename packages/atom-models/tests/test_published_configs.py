@@ -34,6 +34,7 @@ ROUNDED = {
     "glm-4.5": 355e9,
     "kimi-k2": 1.03e12,
     "kimi-k2.5": 1.03e12,
+    "kimi-linear-48b-a3b": 49e9,
     "qwen3-next-80b-a3b": 80e9,
     "qwen3.5-27b": 27e9,
     "qwen3.5-397b-a17b": 397e9,
@@ -62,6 +63,7 @@ KV_BYTES = {
     "gpt-oss-20b": 24 * 2 * 8 * 64 * 2,
     "kimi-k2": 61 * (512 + 64) * 2,
     "kimi-k2.5": 61 * (512 + 64) * 2,
+    "kimi-linear-48b-a3b": 7 * (512 + 64) * 2,
     "llama-3.1-70b": 80 * 2 * 8 * 128 * 2,
     "llama-3.1-8b": 32 * 2 * 8 * 128 * 2,
     "mixtral-8x7b": 32 * 2 * 8 * 128 * 2,
@@ -75,6 +77,7 @@ KV_BYTES = {
 INDEX_BYTES = {"deepseek-v3.2": 61 * 128 * 2, "glm-5": 78 * 128 * 2}
 # Delta nets x (value heads x 128 x 128 in float32 + channels x 3 inputs in bfloat16), whatever a request's length.
 STATE_BYTES = {
+    "kimi-linear-48b-a3b": 20 * (32 * 128 * 128 * 4 + 3 * 32 * 128 * 3 * 2),
     "qwen3-next-80b-a3b": 36 * (32 * 128 * 128 * 4 + (2 * 16 + 32) * 128 * 3 * 2),
     "qwen3.5-27b": 48 * (48 * 128 * 128 * 4 + (2 * 16 + 48) * 128 * 3 * 2),
     "qwen3.5-397b-a17b": 45 * (64 * 128 * 128 * 4 + (2 * 16 + 64) * 128 * 3 * 2),
@@ -88,6 +91,7 @@ CONTEXTS = {
     "qwen3-235b-a22b": 40960,
     "qwen3-30b-a3b": 40960,
     **dict.fromkeys(STATE_BYTES, 262144),
+    "kimi-linear-48b-a3b": 1048576,
 }
 
 

@@ -419,3 +419,12 @@ def test_a_state_of_nf4_weights_that_is_not_that_of_the_matrix_is_refused(change
     tensors = nf4_file() | {"weight.quant_state.bitsandbytes__nf4": blob}
     with pytest.raises(CheckpointError, match=words):
         Bitsandbytes4Layout("nf4", nested=True).to_parts(tensors, 4, 40)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_one_input_of_gptq_that_names_no_group_is_enough_to_be_refused(wrong):
+    groups = torch.arange(64, dtype=torch.int32) // 32
+    groups[17] = wrong
+    tensors = {"qweight": words(8, 16), "qzeros": words(2, 2), "scales": scales(2, 16, dtype=F16), "g_idx": groups}
+    with pytest.raises(CheckpointError, match="names groups that have no scales"):
+        numbers(GptqLayout(32, sorted_inputs=True), tensors, 16, 64)

@@ -8,7 +8,6 @@ import logging
 import os
 import select
 import socket
-import threading
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from atom_server.connections.lingering_transport import LingeringTransport
 from atom_server.connections.listen import AddressError, is_loopback, open_socket, url_of
 from atom_server.connections.open_connections import OpenConnections
 from atom_server.connections.seldom import SeldomWarning
-from http_edge import CLOSING, WHOLE, Client, last_answer, plain_app, serving
 
 LOGGER = logging.getLogger("atom_server.test")
 
@@ -398,72 +396,3 @@ def test_why_a_server_cannot_listen_is_told_in_one_line():
 )
 def test_whether_only_this_machine_reaches_a_host(host, is_local):
     assert is_loopback(host) is is_local
-
-
-# Deadlines, which a client that does nothing meets however slow the machine is.
-
-
-@pytest.mark.parametrize(
-    ("sent", "part"),
-    [
-        (b"", "headers"),
-        (WHOLE[:30], "headers"),
-        (b"POST /early HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n", "headers"),
-        (b"POST /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nabc", "body"),
-    ],
-    ids=["nothing", "half a line", "half a head", "half a body"],
-)
-def test_whoever_does_not_finish_a_request_is_told_so_and_closed(sent, part):
-    with serving(plain_app, timeout_request=0.3) as port, Client(port) as client:
-        client.send(sent)
-        answer = last_answer(client.rest())
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (408, "timeout")
-    assert error["message"] == f"the {part} of the request did not arrive within 0.3 s"
-    assert answer.headers["connection"] == "close"
-
-
-def test_an_idle_connection_is_closed_without_a_word():
-    with serving(plain_app, timeout_keep_alive=1, timeout_request=1000) as port, Client(port) as client:
-        client.send(WHOLE)
-        received = client.rest()
-    assert received.count(b"HTTP/1.1 ") == 1
-    assert received.startswith(b"HTTP/1.1 200 ")
-
-
-def test_an_answer_that_takes_longer_than_a_request_may_is_waited_for():
-    async def app(scope, receive, send):
-        await asyncio.sleep(0.5)
-        await plain_app(scope, receive, send)
-
-    with serving(app, timeout_request=0.1, timeout_keep_alive=1) as port, Client(port) as client:
-        client.send(CLOSING)
-        assert last_answer(client.rest()).status_code == 200
-
-
-def test_a_client_that_takes_nothing_is_cut_off_in_the_end():
-    cut_off = threading.Event()
-
-    async def app(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(200):
-            await send({"type": "http.response.body", "body": bytes(2**18), "more_body": True})
-        cut_off.set()  # what is sent to nobody is thrown away
-
-    with serving(app, timeout_request=0.2) as port, Client(port, receive_buffer=4096) as client:
-        client.send(WHOLE)
-        assert cut_off.wait(30), "the connection is held for good"
-        assert len(client.rest()) < 200 * 2**18
-
-
-def test_silent_connections_make_room_for_one_that_asks():
-    with serving(plain_app, max_connections=2) as port, Client(port) as first, Client(port) as second:
-        for client in (first, second):
-            client.send(WHOLE)
-            assert client.answer().status_code == 200
-        with Client(port) as third:
-            third.send(CLOSING)
-            assert last_answer(third.rest()).status_code == 200
-        assert first.rest() == b""  # it has waited longest
-        second.send(CLOSING)
-        assert last_answer(second.rest()).status_code == 200

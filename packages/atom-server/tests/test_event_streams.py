@@ -12,6 +12,7 @@ import pytest
 
 from atom_server.answers.streaming import DONE, EventStream, event, named_event
 from atom_server.errors import APIError
+from atom_server.output.schema_types import property_types
 from atom_server.output.tagged_arguments import json_value
 
 
@@ -118,6 +119,52 @@ async def test_an_error_of_the_socket_is_not_lost():
     with pytest.raises(OSError, match="the socket is gone"):
         await exchange.run(fails=True)
     assert exchange.generation.done == ["reported 200", "closed"]
+
+
+def nested(schema: dict, times: int) -> dict:
+    for _ in range(times):
+        schema = {"anyOf": [schema]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("declared", "types"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": ["string", "null", 5]}, {"string", "null"}),
+        ({"type": "number"}, {"number", "integer"}),
+        (
+            {"enum": ["a", 1, None, True, 2.5, [], {}]},
+            {"string", "integer", "null", "boolean", "number", "array", "object"},
+        ),
+        ({"const": 5}, {"integer"}),
+        ({"const": None}, {"null"}),
+        ({"anyOf": [{"type": "string"}, {"const": True}]}, {"string", "boolean"}),
+        ({"oneOf": [{"type": "string"}, {}]}, set()),
+        ({}, set()),
+        (True, set()),
+        ({"$ref": "#/$defs/a~1b"}, {"array"}),
+        ({"$ref": "#/$defs/missing"}, set()),
+        ({"$ref": "other.json"}, set()),
+        (nested({"type": "string"}, 16), {"string"}),
+        (nested({"type": "string"}, 17), set()),
+    ],
+    ids=lambda one: str(sorted(one) if isinstance(one, set) else one)[:30],
+)
+def test_what_a_schema_says_of_a_value(declared, types):
+    schema = {"properties": {"x": declared}, "$defs": {"a/b": {"type": "array"}}}
+    assert property_types(schema, "x") == types
+    assert property_types(schema, "y") == frozenset()
+    assert property_types({"$ref": "#/$defs/all", "$defs": {"all": schema | {"$defs": {}}}}, "y") == frozenset()
+
+
+def test_a_chain_of_references_is_followed_sixteen_times():
+    def chain(length: int) -> dict:
+        links = {f"n{i}": {"$ref": f"#/$defs/n{i + 1}"} for i in range(length - 1)}
+        return {"$defs": links | {f"n{length - 1}": {"type": "string"}}, "properties": {"x": {"$ref": "#/$defs/n0"}}}
+
+    assert property_types(chain(16), "x") == {"string"}
+    assert property_types(chain(17), "x") == frozenset()
 
 
 def test_an_event_may_have_a_name():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 
 import httpx
 import pytest
@@ -44,6 +46,12 @@ NAMES = [
     "spec_decode_num_accepted_tokens_total",
     "spec_decode_num_accepted_tokens_per_pos_total",
     "not_finite_logits_total",
+    "num_requests_waiting_by_reason",
+    "engine_paused",
+    "startup_seconds",
+    "late_captures_total",
+    "late_compilations_total",
+    "engine_restarts_total",
 ]
 
 
@@ -119,6 +127,33 @@ def test_the_time_of_a_request_is_that_in_the_queue_of_its_prompt_and_of_its_tok
     assert prefill + decode == pytest.approx(seconds("request_inference_time"))
     assert queue + prefill + decode == pytest.approx(seconds("e2e_request_latency"))
     assert after["request_params_max_tokens_sum"] - before["request_params_max_tokens_sum"] == 8
+
+
+def test_what_waits_is_told_by_its_reason(server):
+    server.post("/pause")
+    plain = {"prompt": "x", "max_tokens": 2, "n": 3}
+    grammar = {"prompt": "x", "max_tokens": 4, "structured_outputs": {"regex": "[a-z]+"}}
+    threads = [
+        threading.Thread(target=server.post, args=("/v1/completions",), kwargs=each) for each in (plain, grammar)
+    ]
+    for thread in threads:
+        thread.start()
+    reasons = [f"num_requests_waiting_by_reason reason={reason}" for reason in ("capacity", "grammar")]
+    deadline = time.monotonic() + 30
+    while [(found := values(server))[reason] for reason in reasons] != [3, 1]:
+        assert time.monotonic() < deadline
+    assert found["engine_paused"] == 1
+    server.post("/resume")
+    for thread in threads:
+        thread.join()
+    server.wait_until_idle()
+    assert values(server)["engine_paused"] == 0
+
+
+def test_the_phases_of_the_start_are_told(server):
+    found = {name: value for name, value in values(server).items() if name.startswith("startup_seconds")}
+    assert {"startup_seconds phase=load weights", "startup_seconds phase=total"} <= set(found)
+    assert all(value >= 0 for value in found.values())
 
 
 def test_a_response_of_the_background_is_counted_once(server):

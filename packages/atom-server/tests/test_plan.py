@@ -74,29 +74,53 @@ def test_published_formats_are_planned_as_they_are_held(tmp_path: Path, capsys):
     assert "18 layers keep the last 128 tokens only" in text
     assert "(5.7 B for each token)" in text
     assert "refused" not in text
-    assert rows_of(text, "MI300X")[0][2:4] == ["2", "108.8 GiB"]
-    _, text = plan(capsys, "--model", tmp_path, "--on", "MI300X", "--weights", "mxfp4")
     assert rows_of(text, "MI300X")[0][2:4] == ["1", "60.8 GiB"]
-    assert "mxfp4: the size of the files; this version holds these weights in bfloat16" in text
+    assert "this version holds" not in text
+    _, text = plan(capsys, "--model", tmp_path, "--on", "MI300X", "--weights", "bfloat16")
+    assert rows_of(text, "MI300X")[0][2:4] == ["2", "108.8 GiB"]
+    assert "bfloat16: the same model from a checkpoint in bfloat16" in text
 
 
-def test_a_mixture_that_is_not_held_as_it_is_published_is_planned_with_both_sizes_and_the_reason(tmp_path, capsys):
-    _, text = plan(capsys, "--model", write_published_config("deepseek-r1", tmp_path), "--on", "H100")
-    assert "weights bfloat16, 1249.9 GiB" in text
+@pytest.fixture
+def mixture_in_fp8(tmp_path: Path) -> Path:
+    """Weights in fp8 whose activations are not to be rounded: NVIDIA's accelerators read such experts, AMD's do not."""
+    path = write_published_config("qwen3-30b-a3b", tmp_path) / "config.json"
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "ignore": ["lm_head"],
+        "config_groups": {"all": {"targets": ["Linear"], "weights": weights, "input_activations": None}},
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+    return tmp_path
+
+
+def test_a_mixture_that_is_not_held_as_it_is_published_is_planned_with_both_sizes_and_the_reason(
+    mixture_in_fp8, capsys
+):
+    _, text = plan(capsys, "--model", mixture_in_fp8, "--on", "MI300X")
+    assert "weights bfloat16, 56.9 GiB" in text
     assert (
-        "fp8: 627.1 GiB in the files; this version holds these weights in bfloat16, since no kernel there reads "
-        "experts that are stored as fp8 128x128" in text
+        "compressed-tensors: 29.1 GiB in the files; this version holds these weights in bfloat16, since no kernel "
+        "there reads experts that are stored as fp8 per row" in text
     )
 
 
-def test_each_accelerator_is_planned_with_the_weights_as_it_holds_them(tmp_path: Path, capsys):
-    """Kernels of AMD's accelerators read experts in fp8, and none of NVIDIA's does."""
-    _, text = plan(capsys, "--model", write_published_config("deepseek-r1", tmp_path), "--on", "all")
-    in_fp8, in_bf16 = text.split("weights fp8, ")[1].split("weights bfloat16, ")
-    assert "MI300X" in in_fp8
-    assert "MI300X" not in in_bf16
+def test_each_accelerator_is_planned_with_the_weights_as_it_holds_them(mixture_in_fp8, capsys):
+    _, text = plan(capsys, "--model", mixture_in_fp8, "--on", "all")
+    in_bf16, in_fp8 = text.split("weights bfloat16, ")[1].split("weights compressed-tensors, ")
+    assert rows_of(in_fp8, "H100")
+    assert not rows_of(in_bf16, "H100")
     assert "since" not in in_fp8
-    assert "too large for 8 of H100" in in_bf16
+    assert rows_of(in_bf16, "MI300X")
+    assert not rows_of(in_fp8, "MI300X")
+
+
+def test_a_mixture_in_tiles_of_fp8_is_held_so_by_every_accelerator(tmp_path: Path, capsys):
+    _, text = plan(capsys, "--model", write_published_config("deepseek-r1", tmp_path), "--on", "all")
+    assert "weights bfloat16" not in text
+    assert "too large for 8 of H100" in text
     assert [row[2] for row in rows_of(text, "MI300X")] == ["4", "8"]
 
 

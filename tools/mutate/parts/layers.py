@@ -29,6 +29,7 @@ _TESTS = (
     "atom-models/tests/test_published_formats.py",
     "atom-models/tests/test_load_model.py",
     "atom-models/tests/test_weight_loading.py",
+    "atom-models/tests/test_packed_experts.py",
     "atom-core/tests/test_states_in_slots.py",
 )
 

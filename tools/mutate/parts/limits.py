@@ -9,6 +9,7 @@ _CORE = "atom-core/src/atom_core"
 _SERVER = "atom-server/src/atom_server"
 _CONNECTION_TESTS = (
     "atom-server/tests/test_connection_parts.py",
+    "atom-server/tests/test_connection_ends.py",
     "atom-server/tests/test_hostile_connections.py",
     "atom-server/tests/test_departures.py",
     "atom-server/tests/test_bodies_and_trailers.py",
@@ -16,6 +17,7 @@ _CONNECTION_TESTS = (
     "atom-server/tests/test_long_texts.py",
 )
 _BODY_TESTS = (
+    "atom-server/tests/test_read_bodies.py",
     "atom-server/tests/test_bodies_and_trailers.py",
     "atom-server/tests/test_bad_input.py",
     "atom-server/tests/test_hostile_connections.py",
@@ -24,6 +26,7 @@ _BODY_TESTS = (
     "atom-server/tests/test_long_texts.py",
 )
 _KEY_TESTS = (
+    "atom-server/tests/test_at_the_door.py",
     "atom-server/tests/test_keys.py",
     "atom-server/tests/test_rate_limits.py",
     "atom-server/tests/test_who_may_ask.py",
@@ -41,6 +44,7 @@ _QUEUE_TESTS = (
 )
 _GRAMMAR_TESTS = (
     "atom-core/tests/test_constrained_requests.py",
+    "atom-core/tests/test_grammar_parts.py",
     "atom-core/tests/test_late_masks.py",
     "atom-core/tests/test_grammar_judge.py",
     "atom-core/tests/test_structured_output.py",
@@ -66,7 +70,10 @@ LIMITS = Part(
         f"{_SERVER}/bodies/*.py": _BODY_TESTS,
         f"{_SERVER}/access/*.py": _KEY_TESTS,
         f"{_SERVER}/web_pages.py": _KEY_TESTS,
-        f"{_SERVER}/responses/store.py": ("atom-server/tests/test_response_store.py",),
+        f"{_SERVER}/responses/store.py": (
+            "atom-server/tests/test_response_store.py",
+            "atom-server/tests/test_store_bounds.py",
+        ),
         f"{_CORE}/engine/inputs/*.py": _QUEUE_TESTS,
         f"{_CORE}/structured_output/*.py": _GRAMMAR_TESTS,
     },

@@ -22,6 +22,7 @@ _TESTS = (
     "atom-models/tests/test_quantization_files.py",
     "atom-models/tests/test_tensor_parallel_layers.py",
     "atom-models/tests/test_prediction_layers.py",
+    "atom-core/tests/test_embedding_folders.py",
 )
 
 HARMLESS: Harmless = {

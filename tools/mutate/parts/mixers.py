@@ -8,6 +8,7 @@ from tools.mutate.parts.part import Harmless, Part
 _KERNELS = "atom-kernels/src/atom_kernels"
 _CORE = "atom-core/src/atom_core"
 _PLAN_TESTS = (
+    "atom-kernels/tests/test_mixer_problems.py",
     "atom-models/tests/test_mixers.py",
     "atom-kernels/tests/test_attention.py",
     "atom-kernels/tests/test_latent_attention.py",
@@ -30,7 +31,13 @@ _CACHE_TESTS = (
     "atom-core/tests/test_cache_groups.py",
 )
 _ON_A_GPU = "it runs where a GPU is, and so do its tests (`-m gpu`)"
+_EXAMPLES = "numbers that `explain`, `check` and `bench` try: others do as well"
 HARMLESS: Harmless = {
+    **{
+        (f"attention/{file}: {scope}", "*", "*"): _EXAMPLES
+        for file in ("ops.py", "mla/ops.py")
+        for scope in ("(module)", "_explained", "_parity_steps", "_bench_steps")
+    },
     ("cache/device_memory.py: count_weights_per_token", "*", "*"): _ON_A_GPU,
     ("cache/device_memory.py: measure_memory", "*", "*"): _ON_A_GPU,
     ("cache/device_memory.py: give_memory_back", "*", "*"): _ON_A_GPU,

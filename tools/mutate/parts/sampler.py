@@ -27,6 +27,7 @@ _NAMES = "names of what comes out as a mapping"
 _ANY_PIVOTS = "any pivots would do: they make the search short and decide nothing"
 _HOW_SOON = "any key between ends the search: how soon is its speed alone"
 HARMLESS: Harmless = {
+    ("token_masks.py: words_of_masks", "True", "False"): "on a GPU a copy that is waited for is the same copy",
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
     ("masks.py: _make_inputs", "*", "*"): _EXAMPLES,
@@ -94,7 +95,11 @@ SAMPLER = Part(
         f"{_KERNELS}/triton_masks.py": ("atom-kernels/tests/triton_kernels/test_triton_masks.py",),
         f"{_KERNELS}/triton_*.py": ("atom-kernels/tests/triton_kernels/test_triton_sampling.py",),
         f"{_KERNELS}/penalties.py": ("atom-core/tests/test_logits_before_sampling.py", *_OPERATOR_TESTS),
-        f"{_KERNELS}/masks.py": ("atom-core/tests/test_token_masks.py", *_OPERATOR_TESTS),
+        f"{_KERNELS}/masks.py": (
+            "atom-core/tests/test_token_masks.py",
+            "atom-kernels/tests/test_operators_parity.py",
+            "atom-kernels/tests/triton_kernels/test_triton_masks.py",
+        ),
         f"{_KERNELS}/*.py": _OPERATOR_TESTS,
         f"{_WORKER}/sampler.py": _WORKER_TESTS,
         f"{_WORKER}/extras.py": _WORKER_TESTS,

@@ -7,6 +7,7 @@ from tools.mutate.parts.part import Harmless, Part
 
 _CORE = "atom-core/src/atom_core"
 _TESTS = (
+    "atom-core/tests/test_scheduler_numbers.py",
     "atom-core/tests/test_block_pool.py",
     "atom-core/tests/test_prefix_cache.py",
     "atom-core/tests/test_cache_groups.py",
@@ -41,6 +42,7 @@ SCHEDULER = Part(
         f"{_CORE}/scheduler/*.py": _TESTS,
         f"{_CORE}/kv_cache/*.py": _TESTS,
         f"{_CORE}/speculation/*.py": (
+            "atom-core/tests/test_scheduler_numbers.py",
             "atom-core/tests/test_drafters.py",
             "atom-core/tests/test_scheduler_drafts.py",
             "atom-core/tests/test_scheduler_model_drafts.py",

@@ -14,7 +14,7 @@ from atom_core.config import CompileConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.executor import InlineExecutor
 from atom_core.executor.protocol import Masks, PendingOutput
-from atom_core.messages import EngineRequest, ModelOutput
+from atom_core.messages import EngineRequest, ModelOutput, NewRequest, ScheduledRequest, SchedulerOutput
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model.loading_with_cache import LoadModel
@@ -103,6 +103,8 @@ def drafted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[GraphShape, list[int]
     def spy(graphs: StepGraphs, shape: GraphShape, sampled_n: Any, numbers: Any, places: Any = None) -> Any:
         drafts = replay(graphs, shape, sampled_n, numbers, places)
         found.extend([] if drafts is None else [(shape, numbers.tolist())])
+        told = graphs._device_numbers.tolist()
+        assert told == numbers.tolist() + [0] * (len(told) - len(numbers))
         return drafts
 
     monkeypatch.setattr(StepGraphs, "replay_drafter", spy)
@@ -154,6 +156,27 @@ def test_captured_passes_of_a_draft_with_a_cache_give_the_drafts_of_the_host(tin
     numbers = [numbers for shape, numbers in drafted if shape == GraphShape(2, 6, tokens_each=3)]
     assert [2, 2] in numbers
     assert any(len(each) == 2 and each[0] != each[1] for each in numbers)
+
+
+@pytest.mark.slow
+def test_a_request_with_fewer_drafts_than_its_graph_has_drafts_in_its_own_blocks(tiny_llama, replayed):
+    config = config_of(tiny_llama, num_drafts=2, dtype="float32", **SIZES)
+    prompts, blocks = {"a": [5, 9, 13, 8, 2, 7], "b": list(range(20, 29))}, {"a": [3], "b": [7]}
+    params = SamplingParams(temperature=0.0)
+    new = [NewRequest(name, ids, len(ids), params, (), 0) for name, ids in prompts.items()]
+    begin = [ScheduledRequest(name, 0, len(ids), [blocks[name]], 1) for name, ids in prompts.items()]
+    go_on = [ScheduledRequest("a", 6, 3, [], 3, (1, 2), 2), ScheduledRequest("b", 9, 1, [], 1, (), 2)]
+    found = []
+    for graphs in (None, FULL):
+        here = config if graphs is None else dataclasses.replace(config, compile=graphs)
+        runner = ModelRunner(here, toy(aux=(0, 1)), capture=None if graphs is None else Repeated)
+        runner.load()
+        for step in (SchedulerOutput(0, begin, new, []), SchedulerOutput(1, go_on, [], [])):
+            runner.forward(step)
+            output = runner.sample(None)()
+        found.append([(result.token_ids, result.next_draft_token_ids) for result in output.requests])
+    assert found[0] == found[1]
+    assert replayed == [GraphShape(2, 6, tokens_each=3)]
 
 
 def test_steps_in_pieces_give_a_draft_model_what_steps_on_the_host_give(tiny_llama):

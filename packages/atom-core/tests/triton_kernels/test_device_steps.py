@@ -62,6 +62,8 @@ def tokens_of(
         tokens += found.values()
     stats = core.stats()
     assert stats.num_free_blocks == stats.num_blocks
+    # Nobody is idle here: the first decode waits for all graphs.
+    assert (stats.num_late_captures > 0) == (make is not None and max_tokens > 1)
     assert (stats.num_draft_tokens > 0) == ("speculative_config" in options)
     core.close()
     return tokens

@@ -56,7 +56,7 @@ def test_a_state_handed_over_at_a_multiple_of_64_leaves_no_trace(cuts, num_rows)
 
 
 @pytest.mark.parametrize(
-    "edges", [(54, 64, 128, 137), (54, 64, 74), (60, 64, 100)], ids=["both ends", "nothing between", "the first end"]
+    "edges", [(48, 64, 128, 144), (54, 64, 74), (60, 64, 100)], ids=["both ends", "nothing between", "the first end"]
 )
 def test_sixteen_rows_of_a_chunk_and_fewer_are_computed_as_drafts_are(edges):
     whole, cut = (sequences_of(edges[-1]) for _ in range(2))
@@ -89,6 +89,16 @@ def test_no_bit_depends_on_the_rest_of_the_batch():
         want = torch.cat([alone.run(piece) for piece in step])
         assert torch.equal(together.run(*step), want)
     assert torch.equal(together.states[[0, 4, 5, 7]], alone.states[[0, 4, 5, 7]])
+
+
+def test_each_part_of_two_chunks_is_prepared_where_neither_is_whole():
+    alone, together = (sequences_of(164) for _ in range(2))
+    for sequences in (alone, together):
+        sequences.run((0, 0, 40, 0), (1, 82, 122, 0))
+    pieces = [(0, 40, 82, 40), (1, 122, 164, 40)]
+    want = torch.cat([alone.run(piece) for piece in pieces])
+    assert torch.equal(together.run(*pieces), want)
+    assert together.states[:2].isfinite().all()
 
 
 def test_a_long_sequence_that_pads_the_batch_is_zero_and_touches_no_slot():

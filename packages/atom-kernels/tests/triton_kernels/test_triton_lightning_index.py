@@ -81,15 +81,25 @@ def test_scores_of_every_size_and_sign_are_ordered_as_numbers(top_k):
     chosen = torch.empty((3, top_k), dtype=torch.int32, device=DEVICE)
     visible = torch.full((3,), 300, dtype=torch.int32, device=DEVICE)
     launch(
-        choose_kernel, (3,), scores.to(DEVICE), visible, chosen, 0, 300,
-        TOP_K=top_k, BLOCK=128, BLOCK_K=256, DEPENDENT=False, num_warps=4,
+        choose_kernel, (1, 3), scores.to(DEVICE), visible, visible, chosen, scores.to(DEVICE), visible, 0, 300, 1,
+        LEVEL=0, TOP_K=top_k, SEGMENT=512, DEPENDENT=False, num_warps=4,
     )  # fmt: skip
     assert torch.equal(chosen.cpu(), expected)
+
+
+def test_long_rows_are_chosen_from_in_rounds():
+    problem = make_problem(2, 16, 4, 60)
+    segment = select_mixer(problem, only_backend="triton").runner._segment
+    rounds = 3 if segment == 128 else 1
+    # Rows whose first, second and last round finishes them; each round leaves half, or less.
+    assert_agrees(problem, [(1, 100), (1, 190), (1, 128 * 2**rounds), (1, 600)], scattered=True)
 
 
 def test_what_it_is_not_written_for_is_refused():
     with pytest.raises(UnsupportedMixerError, match="written for up to 128 heads of up to 256, not 200 of 64"):
         select_mixer(make_problem(200, 64, 32, 8), only_backend="triton")
+    with pytest.raises(UnsupportedMixerError, match="written for a choice of up to 4096 positions, not 5000"):
+        select_mixer(make_problem(4, 64, 32, 5000), only_backend="triton")
 
 
 def test_inputs_that_it_was_not_planned_for_are_refused():

@@ -13,11 +13,13 @@ from atom_kernels.registry import all_ops
 from atom_kernels.select import select
 
 NAMES = ("rms_norm", "add_rms_norm", "layer_norm", "activation", "gated_activation")
+# Their gates are parts of wider rows.
+GATED = ("gated_rms_norm", "sigmoid_gate")
 # The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + GATED)
 def test_odd_shapes_in_every_dtype_agree_with_the_reference(name):
     count = 0
     for case in parity_cases(all_ops()[name], detect_platform()):
@@ -28,7 +30,7 @@ def test_odd_shapes_in_every_dtype_agree_with_the_reference(name):
     assert count > 30
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + GATED)
 def test_no_rows_and_strided_rows_are_served(name):
     op = all_ops()[name]
     problem = op.parity_problems()[6]

@@ -46,6 +46,7 @@ class AsyncEngine:
         stats: counts after the engine's last step; None before the first news.
         embedding_model: how its prompts become vectors.
         queue_limits: how much may run and wait.
+        num_restarts: how often its process was started anew.
         control: what is asked of the engine as a whole, such as a pause.
     """
 
@@ -61,6 +62,7 @@ class AsyncEngine:
         self.tokenizer = None
         self.texts = None
         self.stats = None
+        self.num_restarts = 0
         self._args = args
         self._process = EngineSupervisor(args, on_message=self._handle, on_death=self._end_all)
         self._open = OpenRequests(None, self._abort)
@@ -97,6 +99,7 @@ class AsyncEngine:
                 info = await self._process.restart()
         except TimeoutError:
             raise EngineStartError(f"the engine was not ready again within {timeout:g} s") from None
+        self.num_restarts += 1
         self._take_info(info)
 
     def generate(

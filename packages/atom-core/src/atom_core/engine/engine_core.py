@@ -87,6 +87,7 @@ class EngineCore:
         self._in_flight: deque[_Step] = deque()
         self._news: list[EngineOutput] = []
         self._failed_steps = 0
+        self._num_late_captures = self._num_late_compilations = 0
         self._constrained = ConstrainedRequests(
             lambda: Tokenizer.of_model(open_checkpoint(config.model.path), config.model.tokenizer),
             vocab_size=config.model.vocab_size,
@@ -180,7 +181,12 @@ class EngineCore:
 
     def stats(self) -> StepStats:
         """Counts as of now."""
-        return self._scheduler.stats()
+        return msgspec.structs.replace(
+            self._scheduler.stats(),
+            num_waiting_for_grammar=self._constrained.num_waiting,
+            num_late_captures=self._num_late_captures,
+            num_late_compilations=self._num_late_compilations,
+        )
 
     def states(self) -> list[RequestState]:
         """Where each request stands."""
@@ -294,6 +300,7 @@ class EngineCore:
         # Not before: a wait that Ctrl-C ended is taken up again, and the scheduler hears of every step.
         self._in_flight.popleft()
         self._failed_steps = 0
+        self._num_late_captures, self._num_late_compilations = output.num_late_captures, output.num_late_compilations
         news = self._scheduler.update(step.scheduled, _without(output, step.void) if step.void else output)
         self._constrained.follow(news)
         return news
@@ -329,7 +336,7 @@ def _without(output: ModelOutput, request_ids: set[str]) -> ModelOutput:
         msgspec.structs.replace(result, token_ids=[], logprobs=None) if result.request_id in request_ids else result
         for result in output.requests
     ]
-    return ModelOutput(output.step_id, requests)
+    return msgspec.structs.replace(output, requests=requests)
 
 
 def _named(error: BaseException) -> str:

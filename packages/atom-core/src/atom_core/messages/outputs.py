@@ -58,7 +58,7 @@ class StepStats(msgspec.Struct, frozen=True):
     """Counts after a step, for logs, load and health.
 
     `num_drafts` counts rows of steps with draft tokens; `num_accepted_tokens_per_pos` how often the first token of a
-    draft was accepted, the second, and so on.
+    draft was accepted, the second, and so on. The `num_late_` counts are those of `ModelOutput`.
     """
 
     num_running: int
@@ -74,6 +74,9 @@ class StepStats(msgspec.Struct, frozen=True):
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: tuple[int, ...] = ()
     num_not_finite: int = 0
+    num_waiting_for_grammar: int = 0
+    num_late_captures: int = 0
+    num_late_compilations: int = 0
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):

@@ -107,8 +107,14 @@ class RequestStepOutput(msgspec.Struct, gc=False, frozen=True):
     next_draft_token_ids: tuple[int, ...] = ()
 
 
-class ModelOutput(msgspec.Struct, frozen=True):
-    """The result of the step `step_id`, in the order of its `scheduled`."""
+class ModelOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of the step `step_id`, in the order of its `scheduled`.
+
+    `num_late_captures` graphs were captured, and `num_late_compilations` times torch compiled something, while a step
+    waited for it, since the model was loaded.
+    """
 
     step_id: int
     requests: list[RequestStepOutput]
+    num_late_captures: int = 0
+    num_late_compilations: int = 0

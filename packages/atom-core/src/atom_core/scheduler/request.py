@@ -94,11 +94,6 @@ class Request:
         return len(self.token_ids) + self.num_samples_in_flight + len(self.forced_token_ids)
 
     @property
-    def num_output_tokens(self) -> int:
-        """Output tokens whose values have arrived."""
-        return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
     def num_uncomputed_tokens(self) -> int:
         """Tokens to compute now; 0 for a request that its steps in flight will finish."""
         num_tokens = len(self.token_ids) + self.num_samples_in_flight + len(self.forced_token_ids)

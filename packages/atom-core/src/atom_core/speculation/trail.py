@@ -40,7 +40,7 @@ class Trail:
 
     Args:
         drafter: is asked; None where steps bring drafts.
-        experience: of all requests, which this one adds to; None where each begins anew.
+        experience: what all requests have found, and this one adds to; None where each begins anew.
     """
 
     def __init__(self, drafter: Drafter | None = None, experience: Experience | None = None) -> None:

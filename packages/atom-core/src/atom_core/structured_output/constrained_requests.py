@@ -116,6 +116,11 @@ class ConstrainedRequests:
         """Whether any request waits for its grammar."""
         return bool(self._waiting)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their grammars."""
+        return len(self._waiting)
+
     def states(self) -> list[RequestState]:
         """Where those stand that wait for their grammars."""
         return [RequestState(waiting.request.caller_id, "compiling grammar") for waiting in self._waiting.values()]

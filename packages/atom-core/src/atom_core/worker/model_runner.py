@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from msgspec.structs import replace
 
 from atom_core.config.sections import EngineConfig
 from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
@@ -145,7 +146,8 @@ class ModelRunner:
             else:
                 sampled = Sampled(ids, {})
         ids = self._with_drafts(forward, sampled.token_ids)
-        return deliver(ids, lambda token_ids: forward.report(token_ids, sampled.logprobs))
+        late = self._num_late()
+        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **late))
 
     @torch.inference_mode()
     def prepare(self) -> bool:
@@ -163,6 +165,14 @@ class ModelRunner:
             self._profiler.start()
         else:
             logger.info("wrote the trace %s", self._profiler.stop())
+
+    def _num_late(self) -> dict[str, int]:
+        """What steps waited for, as `ModelOutput` has it: nothing compiles but the first steps of some shape."""
+        compilation = self._compilation
+        return {
+            "num_late_captures": self._steps.num_late_captures,
+            "num_late_compilations": 0 if compilation is None else compilation.num_begun,
+        }
 
     def _with_drafts(self, forward: Forward, sampled_n: torch.Tensor) -> torch.Tensor:
         """What was sampled, and behind it the drafts of a draft model, which takes in the step."""

@@ -6,9 +6,11 @@ The operators are in `atom_kernels.activation.ops`: AITER's adapters, which thos
 from atom_kernels.activation.contract import (
     ActivationProblem,
     GatedActivationProblem,
+    SigmoidGateProblem,
     activation,
     gated,
     gated_activation,
+    sigmoid_gate,
 )
 from atom_kernels.activation.names import UNGATED, Activation, check_activation
 
@@ -17,8 +19,10 @@ __all__ = [
     "Activation",
     "ActivationProblem",
     "GatedActivationProblem",
+    "SigmoidGateProblem",
     "activation",
     "check_activation",
     "gated",
     "gated_activation",
+    "sigmoid_gate",
 ]

@@ -1,4 +1,7 @@
-"""What the activations compute, in plain torch. T: tokens, I: intermediate size, 2I: gate and up."""
+"""What the activations compute, in plain torch.
+
+T: tokens, I: intermediate size, 2I: gate and up, C: columns of a row, G: groups of them, d: gates of a group.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,29 @@ class ActivationProblem:
         check_activation(self.activation, UNGATED)
 
 
+@dataclass(frozen=True)
+class SigmoidGateProblem:
+    """Rows have `groups` times `size` elements, each with a gate of its own, or `one_gate` for each group."""
+
+    groups: int
+    size: int
+    dtype: torch.dtype
+    one_gate: bool = False
+
+    @property
+    def gates_of_group(self) -> int:
+        return 1 if self.one_gate else self.size
+
+    def check_inputs(self, x: torch.Tensor, gate: torch.Tensor, base: torch.Tensor | None) -> None:
+        """Raises TypeError for inputs of another width or dtype."""
+        columns = self.groups * self.size
+        for tensor in (x,) if base is None else (x, base):
+            if tensor.dtype is not self.dtype or tensor.shape[-1] != columns:
+                raise unplanned("sigmoid_gate", tensor, columns, self.dtype)
+        if gate.dtype is not self.dtype or gate.shape[1:] != (self.groups, self.gates_of_group):
+            raise unplanned("sigmoid_gate", gate, self.gates_of_group, self.dtype)
+
+
 def activation(x: torch.Tensor, name: Activation) -> torch.Tensor:
     """The activation called `name` of each value, in float32, rounded once to x's dtype.
 
@@ -83,6 +109,16 @@ def gated_activation(
     x = x_T2I.float()
     gate, up = (x[..., ::2], x[..., 1::2]) if name == Activation.SWIGLU_OAI else x.chunk(2, dim=-1)
     return gated(name, gate, up, alpha=alpha, limit=limit).to(x_T2I.dtype)
+
+
+def sigmoid_gate(x_TC: torch.Tensor, gate_TGd: torch.Tensor, base_TC: torch.Tensor | None = None) -> torch.Tensor:
+    """``x * sigmoid(gate)``, plus `base` if there is one; float32 inside, rounded once.
+
+    Qiu et al. 2025, "Gated Attention for Large Language Models", https://arxiv.org/abs/2505.06708.
+    """
+    x = x_TC.float().unflatten(1, (gate_TGd.shape[1], -1))
+    out = (x * torch.sigmoid(gate_TGd.float())).flatten(1)
+    return (out if base_TC is None else out + base_TC.float()).to(x_TC.dtype)
 
 
 def _activate(x: torch.Tensor, name: Activation) -> torch.Tensor:

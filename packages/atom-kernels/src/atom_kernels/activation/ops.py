@@ -10,6 +10,7 @@ import torch
 from atom_kernels.activation import native, triton_backend
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem, activation, gated_activation
 from atom_kernels.activation.names import UNGATED, Activation
+from atom_kernels.activation.sigmoid_gate import SIGMOID_GATE
 from atom_kernels.aiter import activation as aiter_activation
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.operator import Backend, Op, Work
@@ -90,4 +91,4 @@ ACTIVATION = Op(
     work=lambda problem, num_rows: Work(2 * num_rows * problem.size * problem.dtype.itemsize),
 )
 
-OPS = (ACTIVATION, GATED_ACTIVATION)
+OPS = (ACTIVATION, GATED_ACTIVATION, SIGMOID_GATE)

@@ -67,3 +67,24 @@ def gated_activation_kernel(
         up = tl.load(gates + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
     out = gated(gate, up, alpha, limit, ACTIVATION)
     tl.store(out_ptr + row * SIZE + columns, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def sigmoid_gate_kernel(
+    x_ptr, gate_ptr, base_ptr, out_ptr, row_stride, group_stride,
+    SIZE: tl.constexpr, COLUMNS: tl.constexpr, ONE_GATE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Programs ``[rows, blocks of columns]``; the gates of rows and of groups of SIZE columns are so far apart."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < COLUMNS
+    gates = columns // SIZE * group_stride
+    if not ONE_GATE:
+        gates += columns % SIZE
+    wait_for_inputs(DEPENDENT)
+    x = tl.load(x_ptr + row * COLUMNS + columns, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + row * row_stride + gates, mask=inside, other=0.0).to(tl.float32)
+    out = x / (1.0 + tl.exp(-gate))
+    if base_ptr is not None:
+        out += tl.load(base_ptr + row * COLUMNS + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * COLUMNS + columns, out.to(out_ptr.dtype.element_ty), mask=inside)

@@ -16,6 +16,8 @@ from atom_kernels.triton.launch import launch
 
 # Rows and channels of a program of the convolution. Its first rows are all that read a state.
 _CONV_ROWS, _CONV_CHANNELS = 16, 512
+# Rows of later programs that are held side by side: with more, decodes would find fewer registers.
+_CONV_TILE = 4
 _MAX_WIDTH = _CONV_ROWS
 # Columns of a state that a program, of one warp, holds: a quarter of its registers at 128 channels, half at 256. The
 # number is the same for every batch, for the order of sums over channels depends on it.
@@ -40,7 +42,7 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
     block = min(_CONV_CHANNELS, power_of_two(channels))
     num_blocks = -(-channels // block)
     options: dict[str, Any] = {
-        "CHANNELS": channels, "WIDTH": width, "ROWS": _CONV_ROWS, "BLOCK": block,
+        "CHANNELS": channels, "WIDTH": width, "ROWS": _CONV_ROWS, "TILE": _CONV_TILE, "BLOCK": block,
         "BLOCK_BEFORE": power_of_two(width - 1), "num_warps": 4,
     } | dependent_launch()  # fmt: skip
 

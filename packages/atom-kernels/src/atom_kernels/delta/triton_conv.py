@@ -45,7 +45,7 @@ def _keep_state(
 def short_conv_kernel(
     x_ptr, out_ptr, states_ptr, slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, weight_ptr,
     num_rows, num_sequences, num_kept, x_stride,
-    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_BEFORE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Programs ``[chunks of ROWS rows (see find_chunk), blocks of channels]``; the weight is ``[WIDTH, CHANNELS]``.
@@ -53,7 +53,7 @@ def short_conv_kernel(
     Rows of x are `x_stride` elements apart.
 
     ROWS is at least WIDTH - 1, so that only a sequence's first program reads its state: that one keeps states too, and
-    goes row by row. All others have their rows side by side.
+    goes row by row. All others have TILE rows side by side.
     """
     BEFORE: tl.constexpr = WIDTH - 1
     place, chunk = find_chunk(tl.program_id(0), num_sequences, query_start_loc_ptr, ROWS, 1)
@@ -81,16 +81,17 @@ def short_conv_kernel(
                 out = _silu(summed).to(out_ptr.dtype.element_ty)
                 tl.store(out_ptr + row * CHANNELS + channels, out, mask=inside)
         else:
-            rows = (begin + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-            in_rows = rows < count
-            tile = tl.zeros([ROWS, BLOCK], tl.float32)
-            for tap in tl.static_range(WIDTH):
-                weight = tl.load(weight_ptr + tap * CHANNELS + channels, mask=inside, other=0.0)
-                pointers = x_ptr + (rows - BEFORE + tap) * x_stride + channels[None, :]
-                value = tl.load(pointers, mask=in_rows & mask[None, :], other=0.0)
-                tile += value.to(tl.float32) * weight.to(tl.float32)[None, :]
-            out = _silu(tile).to(out_ptr.dtype.element_ty)
-            tl.store(out_ptr + rows * CHANNELS + channels[None, :], out, mask=in_rows & inside[None, :])
+            for first_of_tile in range(begin, tl.minimum(begin + ROWS, count), TILE):
+                rows = (first_of_tile + tl.arange(0, TILE)).to(tl.int64)[:, None]
+                in_rows = rows < count
+                tile = tl.zeros([TILE, BLOCK], tl.float32)
+                for tap in tl.static_range(WIDTH):
+                    weight = tl.load(weight_ptr + tap * CHANNELS + channels, mask=inside, other=0.0)
+                    pointers = x_ptr + (rows - BEFORE + tap) * x_stride + channels[None, :]
+                    value = tl.load(pointers, mask=in_rows & mask[None, :], other=0.0)
+                    tile += value.to(tl.float32) * weight.to(tl.float32)[None, :]
+                out = _silu(tile).to(out_ptr.dtype.element_ty)
+                tl.store(out_ptr + rows * CHANNELS + channels[None, :], out, mask=in_rows & inside[None, :])
         if (chunk == 0) & (slot >= 0):
             kept_slots_ptr += (place - 1) * num_kept
             in_place = tl.full([], -1, tl.int32)

@@ -100,9 +100,10 @@ def gated_delta_kernel(
         values_ptr = qkv_ptr + 2 * keys + head * VALUE_DIM + columns
         gates_ptr, betas_ptr = a_ptr + gates, b_ptr + head
         last_kept_ptr = kept_slots_ptr + place * num_kept - 1
+        last_kept = tl.load(last_kept_ptr).to(tl.int64)
         source, goes_on = slot, context > 0
         if BEHIND_CHUNKS:
-            source, goes_on = tl.load(last_kept_ptr).to(tl.int64), True
+            source, goes_on = last_kept, True
         wait_for_inputs(DEPENDENT)
         state_ptr = states_ptr + (source * HEADS + head) * size + within
         state = tl.load(state_ptr, mask=mask & goes_on & (source >= 0), other=0.0)
@@ -131,8 +132,10 @@ def gated_delta_kernel(
             out = tl.sum(state * (_normed(q) * scale)[:, None], axis=0).to(out_ptr.dtype.element_ty)
             at = tl.full([], row, tl.int64)
             tl.store(out_ptr + (at * HEADS + head) * VALUE_DIM + columns, out, mask=in_columns)
-            behind = tl.where(keeps_all, end - 1 - row, 0)
-            kept = tl.load(last_kept_ptr - behind, mask=keeps_all | (row == stop - 1), other=-1).to(tl.int64)
+            kept = last_kept
+            if SEVERAL_ROWS:
+                behind = tl.where(keeps_all, end - 1 - row, 0)
+                kept = tl.load(last_kept_ptr - behind, mask=keeps_all | (row == stop - 1), other=-1).to(tl.int64)
             if kept >= 0:
                 tl.store(states_ptr + (kept * HEADS + head) * size + within, state, mask=mask)
             if SEVERAL_ROWS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -37,11 +37,8 @@ def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
 class Mxfp4:
     """``e2m1 * 2 ** (scale - 127)`` with a byte of scale for 32 inputs: OCP Microscaling Formats 1.0."""
 
+    codes: Codes = field(default=Codes.E2M1, init=False, repr=False)
     name: str = "mxfp4"
-
-    @property
-    def codes(self) -> Codes:
-        return Codes.E2M1
 
     @property
     def parts(self) -> Mapping[str, Part]:
@@ -83,12 +80,9 @@ class Nvfp4:
         divides: the scale is divided by `tensor_scale` instead, which is the same number but for its rounding.
     """
 
+    codes: Codes = field(default=Codes.E2M1, init=False, repr=False)
     divides: bool = False
     name: str = "nvfp4"
-
-    @property
-    def codes(self) -> Codes:
-        return Codes.E2M1
 
     @property
     def parts(self) -> Mapping[str, Part]:

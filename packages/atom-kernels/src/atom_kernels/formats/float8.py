@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,16 +22,13 @@ class Float8:
     scales can be stacked. Tiles of 128 x 128 are those of DeepSeek-V3, https://arxiv.org/abs/2412.19437.
     """
 
+    codes: Codes = field(default=Codes.E4M3, init=False, repr=False)
     rows: int = 1
     columns: int | None = None
 
     @property
     def name(self) -> str:
         return "fp8 per row" if self.columns is None else f"fp8 {self.rows}x{self.columns}"
-
-    @property
-    def codes(self) -> Codes:
-        return Codes.E4M3
 
     @property
     def parts(self) -> Mapping[str, Part]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -82,14 +82,11 @@ class Plain:
     """Floating point numbers as they are."""
 
     dtype: torch.dtype
+    codes: Codes = field(default=Codes.PLAIN, init=False, repr=False)
 
     @property
     def name(self) -> str:
         return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def codes(self) -> Codes:
-        return Codes.PLAIN
 
     @property
     def parts(self) -> Mapping[str, Part]:

@@ -12,7 +12,7 @@ import torch
 
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
-from atom_kernels.formats import Plain
+from atom_kernels.formats import Codes
 from atom_kernels.linear.contract import linear
 from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem, activation_of
 from atom_kernels.operator import Backend
@@ -71,7 +71,7 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
 
         def multiply(rows: torch.Tensor, expert: int) -> torch.Tensor:
             here = None if bias is None else bias[expert]
-            if isinstance(matrix.held, Plain):
+            if matrix.held.codes is Codes.PLAIN:
                 return torch.nn.functional.linear(rows, weight[expert], here)
             return linear(rows, matrix.numbers(weights, expert), here)
 

@@ -15,15 +15,16 @@ from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, may_round
 from atom_kernels.moe.triton_experts_backend import TritonExperts
 from atom_kernels.operator import WeightSpec
 from atom_kernels.select import select
+from atom_kernels.tuned.sizes import sizes
 from atom_kernels.tuned.tuner import Subject, Tuning
 
 # block_n, block_k, num_warps, num_stages
 _FEW = ((32, 128, 4, 5), (32, 256, 4, 4), (64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3))
 _FEW_SWAPPED = ((64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 64, 8, 5), (128, 128, 4, 3))
 # block_m, block_n, block_k, num_warps, num_stages
-_MANY = (
-    *((64, 128, 64, 4, 4), (64, 128, 128, 8, 3), (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3)),
-    *((128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3)),
+_MANY = sizes(
+    "64x128x64x4x4 64x128x128x8x3 64x256x64x8x3 128x64x64x4x4 128x128x64x4x3 128x128x64x8x3 128x128x64x8x4 "
+    "128x256x64x8x3"
 )
 # Packed weights, outputs on the long side: block_n, num_warps, num_stages by the number of pairs.
 _FEW_PACKED = ((64, 4, 3), (64, 4, 4), (64, 4, 6), (128, 4, 3), (128, 4, 5), (128, 8, 4))

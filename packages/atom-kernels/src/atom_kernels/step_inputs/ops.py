@@ -34,7 +34,11 @@ WRITE_TABLES = Op(
     schema="(Tensor(a!) words, Tensor writes, Tensor values) -> ()",
     fake=lambda problem, *inputs: None,
     backends=(
-        Backend.of("triton", "Triton, a program for each run", triton_backend.write_tables_by_triton),
+        Backend(
+            name="triton",
+            implementation="Triton, a program for each run",
+            bind=lambda problem, weights: triton_backend.bind_write_tables(),
+        ),
         Backend.of("torch", "torch, a copy for each run", write_tables),
     ),
     written=(0,),
@@ -96,7 +100,7 @@ BUILD_STEP_INPUTS = Op(
         Backend(
             name="triton",
             implementation="Triton, a program for each row and 256 tokens",
-            bind=lambda problem, weights: partial(triton_backend.build_by_triton, block_size=problem.block_size),
+            bind=lambda problem, weights: triton_backend.bind_build(problem.block_size, problem.num_groups),
         ),
         Backend(
             name="torch",

@@ -89,7 +89,7 @@ class DeepseekV2Attention(Layer):
     """Ranks share the heads; latents are every rank's own. Queries have a latent where `q_lora_rank` is given."""
 
     def __init__(
-        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary
+        self, config: DeepseekV2Config, context: BuildContext, *, layer_id: int, prefix: str, rotary: Rotary | None
     ) -> None:
         super().__init__()
         hidden_size, num_heads, q_rank = config.hidden_size, config.num_attention_heads, config.q_lora_rank
@@ -119,7 +119,7 @@ class DeepseekV2Attention(Layer):
             problem,
             context=context,
             prefix=f"{prefix}.attn",
-            rotary=replace(rotary, interleaved=config.rope_interleave),
+            rotary=None if rotary is None else replace(rotary, interleaved=config.rope_interleave),
             norm=RMSNorm(config.kv_lora_rank, config.latent_norm_eps, context, prefix=f"{prefix}.kv_a_layernorm"),
         )
         self.o_proj = RowParallelLinear(

@@ -27,6 +27,7 @@ from atom_models.layers import (
     Rotary,
     RowParallelLinear,
     Shard,
+    SigmoidGate,
 )
 
 FULL, LINEAR = "full_attention", "linear_attention"
@@ -86,6 +87,7 @@ class QwenGatedAttention(Layer):
             q_norm=llama_norm(config, context, prefix=f"{prefix}.q_norm", size=size),
             k_norm=llama_norm(config, context, prefix=f"{prefix}.k_norm", size=size),
         )
+        self._gated = SigmoidGate(self._num_heads, size, context)
         self.o_proj = RowParallelLinear(
             config.num_attention_heads * size,
             config.hidden_size,
@@ -98,7 +100,7 @@ class QwenGatedAttention(Layer):
         q_and_gate, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
         q, gate = q_and_gate.view(-1, self._num_heads, 2 * self._head_size).chunk(2, dim=-1)
         attended = self.attn(q.flatten(1), k, v, positions)
-        return self.o_proj(attended * torch.sigmoid(gate.flatten(1)))
+        return self.o_proj(self._gated(attended, gate))
 
 
 class QwenDeltaNet(Layer):

@@ -115,6 +115,11 @@ _ARCHITECTURES = {
     "KimiK25ForConditionalGeneration": Architecture(
         "kimi_k25", "Kimi-K2.5, K2.6 (text)", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS), "compressed-tensors"
     ),
+    "KimiLinearForCausalLM": Architecture(
+        "kimi_linear",
+        "Kimi-Linear-48B-A3B",
+        (GATED_DELTA_NET, LATENT_ATTENTION, MIXTURE_OF_EXPERTS, CORRECTION_BIAS, SHARED_EXPERTS),
+    ),
     "LlamaForCausalLM": Architecture("llama", "Llama 2, 3, 3.1; SmolLM2"),
     "MiniMaxM2ForCausalLM": Architecture(
         "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS), "fp8"

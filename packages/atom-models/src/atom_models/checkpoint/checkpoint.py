@@ -62,7 +62,10 @@ class Checkpoint:
     def max_model_len(self) -> int:
         """Longest context in tokens that the model was made for."""
         config = self.text_config
-        lengths = [config.get(key) for key in ("max_position_embeddings", "max_sequence_length", "n_positions")]
+        lengths = [
+            config.get(key)
+            for key in ("max_position_embeddings", "max_sequence_length", "model_max_length", "n_positions")
+        ]
         rope = config.get("rope_parameters") or {}
         if rope.get("rope_type") == "yarn" and rope.get("original_max_position_embeddings"):
             lengths.append(int(rope["original_max_position_embeddings"] * rope.get("factor", 1.0)))

@@ -1,6 +1,6 @@
 """Layers that every architecture is made of; fusion happens in their seams, not in model files."""
 
-from atom_models.layers.activation import GatedActivation, UngatedActivation
+from atom_models.layers.activation import GatedActivation, SigmoidGate, UngatedActivation
 from atom_models.layers.embedding import LMHead, VocabularyEmbedding
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import (
@@ -14,7 +14,7 @@ from atom_models.layers.linear import (
 )
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixers.attention import Attention
-from atom_models.layers.mixers.delta_net import DeltaNet
+from atom_models.layers.mixers.delta_net import ChannelDeltaNet, DeltaNet
 from atom_models.layers.mixers.index import LightningIndex
 from atom_models.layers.mixers.mixer import Mixer
 from atom_models.layers.mixers.mla import LatentAttention, mla_scale
@@ -32,6 +32,7 @@ from atom_models.quantization import ExpectedWeight
 
 __all__ = [
     "Attention",
+    "ChannelDeltaNet",
     "ColumnParallelLinear",
     "DeltaNet",
     "ExpectedWeight",
@@ -58,6 +59,7 @@ __all__ = [
     "RowParallelLinear",
     "Shard",
     "SharedExpertsConfig",
+    "SigmoidGate",
     "UngatedActivation",
     "UngatedMLP",
     "Unsummed",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.activation import Activation, ActivationProblem, GatedActivationProblem
+from atom_kernels.activation import Activation, ActivationProblem, GatedActivationProblem, SigmoidGateProblem
 from atom_kernels.activation.ops import ACTIVATION, GATED_ACTIVATION
+from atom_kernels.activation.sigmoid_gate import SIGMOID_GATE
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 
@@ -67,3 +68,19 @@ class GatedActivation(Layer):
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:
         return gate_up if self._apply_to is None else self._apply_to(gate_up)
+
+
+class SigmoidGate(Layer):
+    """``x [T, groups * size] * sigmoid(gate [T, groups, size])``, plus a base if one is given.
+
+    Args:
+        one_gate: gates are ``[T, groups, 1]``.
+    """
+
+    def __init__(self, groups: int, size: int, context: BuildContext, *, one_gate: bool = False) -> None:
+        super().__init__()
+        problem = SigmoidGateProblem(groups, size, context.dtype, one_gate)
+        self._apply_to = select(SIGMOID_GATE, problem, context.platform).prepare()
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
+        return self._apply_to(x, gate, base)

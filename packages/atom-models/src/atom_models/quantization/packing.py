@@ -99,6 +99,7 @@ def why_never_packed(
     packed = kind.pack(kind.of_any_size(dtype), (weight_format,), input_format)
     if _has_kernel(kind, packed, platform):
         return None
+    # What kernels of plain weights say of every format is no reason.
     said = {
         backend.supports(problem, platform): problem.why_not_plain()
         for op, problem in kind.operators(packed)

@@ -41,9 +41,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
     _fill(model, tensors, source.num_bytes, where=str(checkpoint.path), progress=progress)
 
 
-def load_tensors(
-    model: nn.Module, source: SafetensorsSource | RenamedSource, where: str, *, progress: bool = True
-) -> None:
+def load_tensors(model: nn.Module, source: SafetensorsSource | RenamedSource, where: str, *, progress: bool) -> None:
     """As `load_weights`, from a source that says the shapes of its tensors before one is read.
 
     Args:

@@ -85,11 +85,6 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._keys)
 
-    @property
-    def has_admin(self) -> bool:
-        """Whether a key of its own is asked for on admin routes."""
-        return any(key.is_admin for key in self._keys)
-
     @classmethod
     def of(cls, options: ServerOptions) -> KeyRing:
         """The keys that `options` give.

@@ -33,6 +33,11 @@ class EngineMetrics(Collector):
         used = (stats.num_blocks - stats.num_free_blocks) / stats.num_blocks if stats.num_blocks else 0.0
         yield self._gauge("num_requests_running", "Samples that run.", stats.num_running)
         yield self._gauge("num_requests_waiting", "Samples that wait.", stats.num_waiting)
+        waiting = {"capacity": stats.num_waiting, "grammar": stats.num_waiting_for_grammar}
+        yield self._gauges("num_requests_waiting_by_reason", "Samples that wait, by what for.", "reason", waiting)
+        yield self._gauge("engine_paused", "1 while an administrator has paused it.", self._engine.control.is_paused)
+        seconds = self._engine.info.timings
+        yield self._gauges("startup_seconds", "Seconds of each phase of the start.", "phase", seconds)
         yield self._gauge("kv_cache_usage_perc", "Share of the KV cache's blocks that requests hold, 0 to 1.", used)
         for name, help, value in (
             ("num_preemptions", "Requests that lost their blocks to others.", stats.num_preemptions),
@@ -42,6 +47,9 @@ class EngineMetrics(Collector):
             ("spec_decode_num_drafts", "Requests in steps that had draft tokens.", stats.num_drafts),
             ("spec_decode_num_draft_tokens", "Tokens that were guessed.", stats.num_draft_tokens),
             ("spec_decode_num_accepted_tokens", "Guesses that were right.", stats.num_accepted_tokens),
+            ("late_captures", "Graphs that were captured while a step waited for them.", stats.num_late_captures),
+            ("late_compilations", "Compilations that a step waited for.", stats.num_late_compilations),
+            ("engine_restarts", "Times that the engine was started anew.", self._engine.num_restarts),
             ("not_finite_logits", "Requests ended by logits or states that are not finite.", stats.num_not_finite),
         ):
             counter = CounterMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(self._labels))
@@ -65,6 +73,13 @@ class EngineMetrics(Collector):
         for position, count in enumerate(counts):
             counter.add_metric((*self._labels.values(), str(position)), count)
         return counter
+
+    def _gauges(self, name: str, help: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+        """A value for each value of `label`."""
+        gauge = GaugeMetricFamily(f"{self._prefix}:{name}", help, labels=(*self._labels, label))
+        for key, value in values.items():
+            gauge.add_metric((*self._labels.values(), key), value)
+        return gauge
 
     def _gauge(self, name: str, help: str, value: float, more: Mapping[str, str] | None = None) -> GaugeMetricFamily:
         labels = {**self._labels, **(more or {})}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -47,13 +45,14 @@ class ModelDrafter:
         rows, device = batch.rows, states.hidden_TD.device
         numbers = np.array([scheduled.num_next_drafts for scheduled in step.scheduled])
         takers = np.flatnonzero(numbers)
-        slots_T, sampling_n, takers_W, ends_W, slots_W = upload(
+        slots_T, sampling_n, takers_W, ends_W, slots_W, numbers_W = upload(
             device,
             np.repeat(rows.slots, rows.lengths),
             rows.sampling,
             takers,
             (rows.query_starts[1:] - rows.num_samples)[takers],
             rows.slots[takers],
+            numbers[takers],
         )
         next_ids_T = self._tables.history[slots_T, batch.positions + 1].long()
         features_TD = self._draft.model.features(states.hidden_TD, states.aux)
@@ -64,7 +63,6 @@ class ModelDrafter:
         num_kept_R = torch.zeros(rows.num_reqs, dtype=torch.int64, device=device)
         num_kept_R.index_add_(0, sampling_n, (sampled_n != -1).long())
         last_W = ends_W + num_kept_R[takers_W] - 1
-        # The last draft is computed by nobody here.
         max_seq_len = int((rows.starts + rows.lengths + numbers - 1)[takers].max())
         num_blocks = -(-max_seq_len // self._block_size)
         decodes = DraftDecodes(
@@ -72,8 +70,14 @@ class ModelDrafter:
             batch.positions[last_W],
             max_seq_len=max_seq_len,
             block_size=self._block_size,
+            numbers_W=numbers_W,
         )
-        return self._guess(features_TD[last_W], numbers[takers], decodes)
+        most = int(numbers.max())
+        drafts_WK = self._guess(features_TD[last_W], most, decodes)
+        if (numbers[takers] == most).all():
+            return drafts_WK.flatten()
+        (wanted,) = upload(device, np.flatnonzero(np.arange(most) < numbers[takers][:, None]))
+        return drafts_WK.flatten()[wanted]
 
     def follow_captured(
         self,
@@ -112,28 +116,12 @@ class ModelDrafter:
             block_size=self._block_size,
             numbers_W=numbers_W,
         )
-        numbers = np.full(len(slots_W), number)
-        return (self._guess(features_TD[last_W], numbers, decodes).view(-1, number),)
+        return (self._guess(features_TD[last_W], number, decodes),)
 
-    def _guess(self, features_WD: torch.Tensor, numbers: np.ndarray, decodes: DraftDecodes) -> torch.Tensor:
-        """So many drafts for each row, the first of them by `features_WD`; rows that have enough drop out."""
-        device, most = features_WD.device, int(numbers.max())
-        ids_W = self._draft.guess(features_WD)
-        drafts_WK = torch.empty(len(numbers), most, dtype=torch.int64, device=device)
-        drafts_WK[:, 0] = ids_W
-        rows: Any = slice(None)
-        left = np.arange(len(numbers))
-        for made in range(1, most):
-            still = np.flatnonzero(numbers[left] > made)
-            if len(still) < len(left):
-                left = left[still]
-                rows, still_W = upload(device, left, still)
-                features_WD, ids_W, decodes = features_WD[still_W], ids_W[still_W], decodes.of_rows(still_W)
-            positions_W, geometries = decodes.after(made)
-            features_WD = self._draft.forward(ids_W, positions_W, features_WD, geometries, step=made)
-            ids_W = self._draft.guess(features_WD)
-            drafts_WK[rows, made] = ids_W
-        if len(left) == len(numbers):
-            return drafts_WK.flatten()
-        (wanted,) = upload(device, np.flatnonzero(np.arange(most) < numbers[:, None]))
-        return drafts_WK.flatten()[wanted]
+    def _guess(self, features_WD: torch.Tensor, number: int, decodes: DraftDecodes) -> torch.Tensor:
+        """Drafts ``[W, number]``, the first by `features_WD`; those that a row has no room for mean nothing."""
+        drafts_W = [self._draft.guess(features_WD)]
+        for made, (positions_W, geometries) in enumerate(decodes.passes(number - 1), start=1):
+            features_WD = self._draft.forward(drafts_W[-1], positions_W, features_WD, geometries, step=made)
+            drafts_W.append(self._draft.guess(features_WD))
+        return torch.stack(drafts_W, dim=1)

@@ -47,17 +47,19 @@ class CompilationWatch:
 
     Attributes:
         is_running: a model is being compiled.
+        num_begun: how often that began.
     """
 
     def __init__(self) -> None:
         from torch._dynamo.callback import callback_handler  # takes seconds, which only those who compile have to wait
 
-        self.is_running = False
+        self.is_running, self.num_begun = False, 0
         callback_handler.register_start_callback(partial(self._set, True))
         callback_handler.register_end_callback(partial(self._set, False))
 
     def _set(self, is_running: bool, *_: object) -> None:
         self.is_running = is_running
+        self.num_begun += is_running
 
 
 def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:

@@ -46,6 +46,7 @@ class DeviceSteps:
     Attributes:
         choices: a line for each value that was chosen for the user.
         is_preparing: a graph is captured or kernels are compiled.
+        num_late_captures: graphs that were captured while a step waited for them.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class DeviceSteps:
     ) -> None:
         self._model, self._states = model, states
         self.is_preparing = False
+        self.num_late_captures = 0
         self._graphs_required = config.compile.graphs_required
         max_num_seqs, max_num_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         self._inputs = DeviceInputs(
@@ -113,7 +115,7 @@ class DeviceSteps:
         """
         if rows.num_decodes == rows.num_reqs:
             while self.capture_next():
-                pass
+                self.num_late_captures += 1
         graph = None
         if self._graphs is not None and len(rows.sampling) and not needs_hidden_states:
             graph = self._graphs.shape_of(rows)

@@ -19,6 +19,7 @@ class HostSteps:
         self._model, self._tables, self._block_size = model, tables, block_size
         self.choices = ()
         self.is_preparing = False
+        self.num_late_captures = 0
 
     def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
         """See `Steps`."""

@@ -36,6 +36,11 @@ class Steps(Protocol):
         """Whether a graph is captured or kernels are compiled; asked from any thread."""
         ...
 
+    @property
+    def num_late_captures(self) -> int:
+        """Graphs that were captured while a step waited for them."""
+        ...
+
     def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
         """The batch of a step, after the tables were written.
 

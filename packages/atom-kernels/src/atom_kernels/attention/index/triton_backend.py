@@ -5,6 +5,7 @@ Shapes: T tokens, H index heads, D head_dim, K top_k.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ _MAX_DIM = 256
 _MAX_HEADS = 128
 # Scores that exist at a time: 256 MiB.
 _SCORES = 1 << 26
+# Scores that a program has in registers; a choice is at most half of them.
+_SEGMENT = 8192
 # Programs that fill a large GPU a few times, and tiles that one of them takes at most.
 _PROGRAMS = 1024
 _MAX_TILES = 8
@@ -38,6 +41,8 @@ _MAX_TILES = 8
 
 def supports(problem: IndexProblem, platform: Platform) -> str | None:
     reason = why_not_dtype(problem.dtype, _DTYPES)
+    if reason is None and problem.top_k > _SEGMENT // 2:
+        reason = f"written for a choice of up to {_SEGMENT // 2} positions, not {problem.top_k}"
     if reason is None and (problem.head_dim > _MAX_DIM or problem.num_heads > _MAX_HEADS):
         sizes = f"{problem.num_heads} of {problem.head_dim}"
         reason = f"written for up to {_MAX_HEADS} heads of up to {_MAX_DIM}, not {sizes}"
@@ -90,6 +95,7 @@ class TritonIndex(MixerRunner):
         self._choose_kernel = triton_choose.choose_kernel
         self._dependent_launch = dependent_launch
         self._config = scores_config(problem)
+        self._segment = max(128 if triton_interpret() else _SEGMENT, 2 * power_of_two(problem.top_k))
 
     def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> None:
         return None
@@ -120,21 +126,39 @@ class TritonIndex(MixerRunner):
         # Where no row has a choice, nothing is scored.
         scored = metadata.max_len > top_k
         step = max(1, _SCORES // metadata.max_len) if scored else num_tokens
-        scores = torch.empty(1, dtype=torch.float32, device=q_THD.device)
+        scores = torch.empty((1, 1), dtype=torch.float32, device=q_THD.device)
         for first in range(0, num_tokens, step):
             count = min(step, num_tokens - first)
             if scored:
                 scores = self._score((q_THD, head_weights_TH, cache), metadata, first, count)
+            self._choose(scores, metadata, chosen_TK, first, count)
+        return chosen_TK
+
+    def _choose(
+        self, scores: torch.Tensor, metadata: TritonIndexMetadata, chosen_TK: torch.Tensor, first: int, count: int
+    ) -> None:
+        """Fills `count` rows of the choice, in as many rounds as the longest row may take."""
+        top_k, device = self.problem.top_k, scores.device
+        positions = torch.empty((1, 1), dtype=torch.int32, device=device)
+        longest = metadata.max_len if metadata.max_len > top_k else 1
+        for level in itertools.count():
+            segments = -(-longest // self._segment)
+            left = segments * top_k if segments > 1 else 1
+            best_scores = torch.empty((count, left), dtype=torch.float32, device=device)
+            best_positions = torch.empty((count, left), dtype=torch.int32, device=device)
             launch(
-                self._choose_kernel, (count,),
-                scores, metadata.rows.visible, chosen_TK, first, metadata.max_len,
+                self._choose_kernel, (segments, count),
+                scores, positions, metadata.rows.visible, chosen_TK, best_scores, best_positions,
+                first, scores.stride(0), left,
+                LEVEL=level,
                 TOP_K=top_k,
-                BLOCK=128 if triton_interpret() else 2048,
-                BLOCK_K=min(power_of_two(top_k), 1024),
-                num_warps=8,
+                SEGMENT=self._segment,
+                num_warps=4 if triton_interpret() else 16,
                 **self._dependent_launch(),
             )  # fmt: skip
-        return chosen_TK
+            if segments == 1:
+                return
+            scores, positions, longest = best_scores, best_positions, left
 
     def _score(
         self, tensors: tuple[torch.Tensor, ...], metadata: TritonIndexMetadata, first: int, count: int

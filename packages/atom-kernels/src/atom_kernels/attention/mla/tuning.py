@@ -14,14 +14,14 @@ from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.triton.configs import DecodeConfig, latent_tuning_key
 from atom_kernels.mixers.cases import make_geometry, moved
 from atom_kernels.tuned.graph_timing import num_copies
+from atom_kernels.tuned.sizes import sizes
 from atom_kernels.tuned.tuner import Subject, Tuning
 
 # block_n, programs, num_warps, num_stages, prefetch, parts. One program of three stages of 32 keys is not among them:
 # nothing is on the way while it computes.
-_DECODES = (
-    *((32, 1, 4, 4, 1, 4), (32, 1, 4, 4, 2, 1), (32, 1, 4, 4, 2, 4), (32, 1, 4, 5, 2, 4), (32, 2, 4, 3, 1, 4)),
-    *((64, 1, 4, 3, 1, 4), (64, 1, 4, 3, 2, 4), (64, 1, 4, 3, 3, 4), (64, 1, 8, 2, 1, 1), (64, 1, 8, 3, 2, 1)),
-    (64, 1, 8, 3, 2, 4),
+_DECODES = sizes(
+    "32x1x4x4x1x4 32x1x4x4x2x1 32x1x4x4x2x4 32x1x4x5x2x4 32x2x4x3x1x4 64x1x4x3x1x4 64x1x4x3x2x4 64x1x4x3x3x4 "
+    "64x1x8x2x1x1 64x1x8x3x2x1 64x1x8x3x2x4"
 )
 
 

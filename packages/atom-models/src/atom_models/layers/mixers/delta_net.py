@@ -14,7 +14,11 @@ from atom_kernels.delta import DeltaNetProblem
 from atom_models.layers.mixers.mixer import Mixer
 
 if TYPE_CHECKING:
+    from atom_kernels.operator import WeightSpec
     from atom_models.build_context import BuildContext
+
+# In the order of the channels.
+_PARTS = ("q", "k", "v")
 
 
 class DeltaNet(Mixer):
@@ -42,3 +46,21 @@ class DeltaNet(Mixer):
 
     def mix(self, qkv: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return self._host.mix((qkv, a, b), None).view(qkv.shape[0], -1)
+
+
+class ChannelDeltaNet(DeltaNet):
+    """A delta net of Kimi-Linear, whose checkpoints hold the filters of queries, keys and values apart."""
+
+    def expect_weight(self, parent: str, slot: str, spec: WeightSpec) -> None:
+        if slot == "conv":
+            third = (spec.shape[0] // 3, *spec.shape[1:])
+            for part in _PARTS:
+                self.expect(f"{parent}.{part}_conv1d.weight", third, slot=part, dtype=spec.dtype)
+        elif slot == "a_log":
+            self.expect(f"{parent}.A_log", (1, 1, *spec.shape, 1), slot=slot, dtype=spec.dtype)
+        else:
+            super().expect_weight(parent, slot, spec)
+
+    def pack(self, weights: dict[str, torch.Tensor]) -> None:
+        conv = torch.cat([weights.pop(part) for part in _PARTS])
+        super().pack(weights | {"conv": conv, "a_log": weights["a_log"].flatten()})

@@ -20,6 +20,7 @@ from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
+    from atom_kernels.operator import WeightSpec
     from atom_models.build_context import BuildContext
     from atom_models.layers.mixers.cache_scales import CacheScaleWeights
     from atom_models.quantization import ExpectedWeight
@@ -82,21 +83,20 @@ class Mixer(WeightedLayer):
         self.name, self.problem = prefix, problem
         self._host = context.mixer_host(problem, prefix, context)
         self._out_features, self._out_dtype = math.prod(problem.out_shape), getattr(torch, problem.out_dtype)
-        parent, num_ranks = prefix.rpartition(".")[0], context.collectives.size
+        parent = prefix.rpartition(".")[0]
         for slot, spec in problem.weights.items():
-            if slot in CACHE_SCALES:
-                continue
-            rows, *columns = (spec.shape[0] * num_ranks, *spec.shape[1:])
-            if slot in self.linears:
-                self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
-            else:
-                self.expect(
-                    f"{parent}.{self.stored.get(slot, slot)}",
-                    (rows, *columns),
-                    slot=slot,
-                    dtype=spec.dtype,
-                    num_pieces=num_ranks,
-                )
+            if slot not in CACHE_SCALES:
+                self.expect_weight(parent, slot, spec)
+
+    def expect_weight(self, parent: str, slot: str, spec: WeightSpec) -> None:
+        """Announces what the checkpoint holds of one weight of the problem, of which `spec` is this rank's part."""
+        num_ranks = self._context.collectives.size
+        rows, *columns = (spec.shape[0] * num_ranks, *spec.shape[1:])
+        if slot in self.linears:
+            self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
+        else:
+            name = f"{parent}.{self.stored.get(slot, slot)}"
+            self.expect(name, (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
 
     @property
     def plan(self) -> MixerPlan | None:

@@ -35,16 +35,16 @@ class LatentAttention(Mixer):
     Args:
         problem: this rank's.
         prefix: the layer's name, by which hosts know its cache.
-        rotary: angles for the last part of queries and latents.
+        rotary: angles for the last part of queries and latents; None for none.
         norm: the norm that latents go through before they are cached.
     """
 
     linears = MappingProxyType({"kv_b": "kv_b_proj"})
 
     def __init__(
-        self, problem: MlaProblem, *, context: BuildContext, prefix: str, rotary: Rotary, norm: RMSNorm
+        self, problem: MlaProblem, *, context: BuildContext, prefix: str, rotary: Rotary | None, norm: RMSNorm
     ) -> None:
-        if rotary.cos_sin_cache.shape[1] != problem.qk_rope_head_dim:
+        if rotary is not None and rotary.cos_sin_cache.shape[1] != problem.qk_rope_head_dim:
             turned = f"{rotary.cos_sin_cache.shape[1]} of {problem.qk_rope_head_dim}"
             raise ValueError(f"{prefix}: {turned} rotary elements would turn; latent attention turns all of them")
         problem, scales = with_cache_scales(problem, prefix.rpartition(".")[0], context)
@@ -57,8 +57,8 @@ class LatentAttention(Mixer):
         norm, rotary = self.norm, self._rotary
         prologue = MlaPrologue(
             positions,
-            cos_sin_cache=rotary.cos_sin_cache,
-            interleaved=rotary.interleaved,
+            cos_sin_cache=None if rotary is None else rotary.cos_sin_cache,
+            interleaved=rotary is not None and rotary.interleaved,
             norm_weight=norm.effective_weight,
             norm_eps=norm.eps,
         )

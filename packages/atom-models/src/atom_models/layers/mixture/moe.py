@@ -11,7 +11,7 @@ import torch
 from atom_kernels.moe import RoutingProblem
 from atom_kernels.moe.ops import MOE_ROUTE
 from atom_kernels.select import select
-from atom_models.layers.activation import GatedActivation
+from atom_models.layers.activation import GatedActivation, SigmoidGate
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.layers.loadable import not_loaded
@@ -117,10 +117,10 @@ class SharedExperts(Layer):
         if shared.gate is not None:
             dense = replace(context, quantization=UNQUANTIZED)
             self.gate = ReplicatedLinear(hidden_size, 1, dense, prefix=f"{prefix}.{shared.gate}")
+            self._gated = SigmoidGate(1, hidden_size, context, one_gate=True)
 
     def forward(self, x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
         hidden = self.act(self.gate_up_proj(x))
         if self.gate is None:
             return self.down_proj(hidden, base)
-        y = self.down_proj(hidden) * torch.sigmoid(self.gate(x))
-        return y if base is None else y + base
+        return self._gated(self.down_proj(hidden), self.gate(x)[..., None], base)
