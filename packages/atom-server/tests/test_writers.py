@@ -91,13 +91,9 @@ def test_blocks_follow_the_kinds_of_parts():
         *(Part("name", "f"), Part("arguments", '{"x"'), Part("arguments", ": 1}"), Part("name", "g")),
     ]
     data = writer.take(parts) + writer.end_blocks()
-    short = [(body["type"].removeprefix("content_block_"), body["index"]) for _, body in events_of(data)]
-    assert short == [
-        *(("start", 0), ("delta", 0), ("delta", 0), ("stop", 0)),
-        *(("start", 1), ("delta", 1), ("delta", 1), ("stop", 1)),
-        *(("start", 2), ("delta", 2), ("delta", 2), ("stop", 2)),
-        *(("start", 3), ("stop", 3)),
-    ]
+    short = [f"{body['type'].removeprefix('content_block_')} {body['index']}" for _, body in events_of(data)]
+    whole = [f"{event} {block}" for block in range(3) for event in ("start", "delta", "delta", "stop")]
+    assert short == [*whole, "start 3", "stop 3"]
     assert all(name == body["type"] for name, body in events_of(data))
     bodies = [body for _, body in events_of(data)]
     assert [body["content_block"] for body in bodies if "content_block" in body] == [
