@@ -123,10 +123,11 @@ class ExpertsSubject(Subject):
 
 def _problems() -> Mapping[str, ExpertsProblem]:
     bf16, blocks = torch.bfloat16, Float8(128, 128)
-    fp8 = {"gate_up_format": blocks, "down_format": blocks, "input_format": Float8(1, 128)}
     return {
         "Qwen3-30B-A3B": ExpertsProblem(128, 8, 2048, 768, bf16),
-        "Qwen3-30B-A3B fp8": ExpertsProblem(128, 8, 2048, 768, bf16, **fp8),
+        "Qwen3-30B-A3B fp8": ExpertsProblem(
+            *(128, 8, 2048, 768, bf16), gate_up_format=blocks, down_format=blocks, input_format=Float8(1, 128)
+        ),
         "gpt-oss-20b": ExpertsProblem(32, 4, 2880, 2880, bf16, activation=Activation.SWIGLU_OAI, bias=True),
         **{
             f"{name} mxfp4": ExpertsProblem(
