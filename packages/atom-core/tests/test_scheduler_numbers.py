@@ -14,9 +14,11 @@ from atom_core.scheduler.admission_delay import AdmissionDelay
 from atom_core.scheduler.limits import max_output_tokens, refusal
 from atom_core.scheduler.request import Request
 from atom_core.scheduler.tenant import OUTPUT_COST, Tenant
-from atom_core.speculation import DraftStatistics, SpeculationConfig
+from atom_core.speculation import DraftStatistics, Speculation, SpeculationConfig
 from atom_core.speculation.costs import StepCosts, _size_of
+from atom_core.speculation.factory import make_speculation
 from atom_kernels.protocols import Pages, Slots
+from atom_kernels.sampling.drafts import VERIFY_DRAFTS, DraftProblem
 
 SIZES = {"max_num_seqs": 1, "max_num_batched_tokens": 16, "max_model_len": 64}
 BLOCKS = {"num_blocks": 8, "block_size": 4}
@@ -263,3 +265,14 @@ def test_drafts_are_counted_and_told_every_thousand(caplog):
     assert [record.getMessage() for record in caplog.records] == [told]
     assert statistics.accepted_by_position == [500, 1]
     assert statistics.acceptance_rate == 0.501
+
+
+def test_an_engine_speculates_as_its_settings_say():
+    assert make_speculation(None) is None
+    by_text = make_speculation(SpeculationConfig(num_tokens=2, prompt_lookup_min=1, prompt_lookup_max=3))
+    assert isinstance(by_text, Speculation)
+    assert make_speculation(SpeculationConfig(method="mtp")) is not None
+
+
+def test_verifying_drafts_reads_two_tokens_and_writes_one():
+    assert VERIFY_DRAFTS.work(DraftProblem(), 5).num_bytes == 5 * 3 * 8

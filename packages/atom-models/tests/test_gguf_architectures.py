@@ -242,6 +242,11 @@ def test_gemma_layers_follow_the_published_pattern_or_the_headers(tmp_path):
     assert full_layers(attention__sliding_window=0) == list(range(7))
 
 
+def test_a_file_may_have_one_block_and_4096(tmp_path):
+    for blocks in (1, 4096):
+        assert config_of(tmp_path, "qwen2", block_count=blocks)["num_hidden_layers"] == blocks
+
+
 def test_gemma_27b_scales_by_another_width_than_that_of_its_heads(tmp_path):
     sizes = {"attention__key_length": 128, "embedding_length": 5376, "attention__head_count": 32}
     assert config_of(tmp_path, "gemma3", block_count=62, **sizes)["query_pre_attn_scalar"] == 168

@@ -12,6 +12,7 @@ import pytest
 
 from atom_server.answers.streaming import DONE, EventStream, event, named_event
 from atom_server.errors import APIError
+from atom_server.output.harmony import HarmonyParser
 from atom_server.output.schema_types import property_types
 from atom_server.output.tagged_arguments import json_value
 
@@ -200,3 +201,9 @@ def test_a_bare_value_is_what_its_schema_lets_it_be(text, types, value):
     written = json_value(text, types)
     assert json.loads(written) == value
     assert "\\u" not in written
+
+
+def test_a_call_without_arguments_has_an_empty_object():
+    parser = HarmonyParser()
+    parts = parser.feed("<|channel|>commentary to=functions.f<|message|><|call|>") + parser.finish()
+    assert [(part.kind, part.text) for part in parts] == [("name", "f"), ("arguments", "{}")]
