@@ -394,12 +394,12 @@ def test_what_a_request_leaves_to_the_engine_is_resolved(tiny_llama):
 
 
 def test_without_a_tokenizer_texts_are_refused_by_what_they_are_for():
-    for name, told in (("stop_strings", "stop strings"), ("bad_words", "bad_words")):
+    for name, param_name in (("stop_strings", "stop"), ("bad_words", "bad_words")):
         message, param, _ = refusal_of(
             make_processor().process, [PROMPT], SamplingParams(max_tokens=1, **{name: ["x"]})
         )
-        assert message == f"{told} need a tokenizer, and skip_tokenizer_init left it out"
-        assert param == name.removesuffix("_strings")
+        assert message == f"{param_name} needs a tokenizer, and skip_tokenizer_init left it out"
+        assert param == param_name
     params = SamplingParams(bad_words=["x"])
     assert make_processor().with_bad_words(params) is params
     assert refusal_of(make_processor().with_bad_words, SamplingParams(n=9, bad_words=["x"]))[1] == "n"

@@ -102,9 +102,11 @@ def test_steps_end_where_every_group_can_hand_over():
     assert mixed.hand_over == Slots.hand_over == 64
 
 
-def test_sixteen_requests_may_have_their_drafts_in_one_step():
+def test_a_step_samples_256_tokens_with_drafts_or_those_of_sixteen_requests():
     config = SpeculationConfig(num_tokens=3)
-    assert [config.max_num_samples(n) for n in (1, 16, 17, 64, 65)] == [4, 64, 64, 64, 65]
+    assert [config.max_num_samples(n) for n in (1, 17, 64, 65, 257)] == [4, 68, 256, 256, 257]
+    many = SpeculationConfig(num_tokens=31)
+    assert [many.max_num_samples(n) for n in (1, 16, 17)] == [32, 512, 512]
     assert [SpeculationConfig(method=method).is_by_model for method in ("ngram", "mtp", "eagle", "eagle3")] == [
         *[False, True, True, True]
     ]
@@ -220,7 +222,7 @@ def test_a_step_costs_what_was_measured_between_and_beyond():
     costs = taken((4, 1.0), (8, 3.0))
     assert [costs.seconds(n) for n in (1, 4, 5, 8)] == [1.0, 1.0, 1.5, 3.0]
     assert costs.seconds(10) == pytest.approx(3.0 * 1.02 + 2 * 0.5)
-    assert taken((4, 2.0)).seconds(14) == pytest.approx(2.0 * 1.1)
+    assert taken((4, 2.0)).seconds(14) == pytest.approx(2.0 * 1.08)  # beyond eight tokens more nothing is added
     assert taken((4, 3.0), (8, 1.0)).seconds(10) == pytest.approx(1.0 * 1.02)  # more tokens never cost less
     assert taken((4, 2.0)).seconds(4, 2) == pytest.approx(2.0 + 2 * 0.05 * 2.0)
     drafts = taken((4, 5.0), num_next_drafts=1)

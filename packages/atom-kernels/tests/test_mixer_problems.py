@@ -12,6 +12,7 @@ from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.mixers.cache_format import ALL_SCALES, SMALLEST_SCALE, token_scales
 from atom_kernels.mixers.plan import usable_plans
+from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 PLAIN = CacheFormat("bfloat16")
 PROBLEM = AttentionProblem(8, 2, 64, 0.125, "bfloat16", PLAIN, 16)
@@ -83,10 +84,14 @@ def test_a_problems_weights_are_its_sinks_and_its_scales():
 def test_a_cache_of_float8_may_have_scales():
     assert ALL_SCALES == ("none", "head", "token_head")
     assert CacheFormat("bfloat16").scales == "none"
-    assert CacheFormat.named("bfloat16") == CacheFormat("bfloat16")
-    assert CacheFormat.named("float8_e4m3fn_per_token_head") == CacheFormat("float8_e4m3fn", "token_head")
-    assert CacheFormat("float8_e4m3fn", "token_head").name == "float8_e4m3fn_per_token_head"
-    assert CacheFormat("float8_e4m3fn", "head").name == CacheFormat("float8_e4m3fn").name == "float8_e4m3fn"
+    asked = [CacheFormat.asked(word, "float16", "float8_e4m3fn") for word in CACHE_DTYPES]
+    assert CACHE_DTYPES == ("auto", "bf16", "fp8", "fp8_per_token_head")
+    assert asked == [
+        CacheFormat("float16"),
+        CacheFormat("bfloat16"),
+        CacheFormat("float8_e4m3fn"),
+        CacheFormat("float8_e4m3fn", "token_head"),
+    ]
     tensors = CacheFormat("float8_e4m3fn", "token_head").tensors({"key": (16, 2, 64)})
     assert [(one.name, one.shape, one.dtype) for one in tensors] == [
         ("key", (16, 2, 64), "float8_e4m3fn"),

@@ -138,9 +138,8 @@ class Request:
         phase: RequestPhase = "prefilling" if self.num_computed_tokens < self.num_prompt_tokens else "decoding"
         if self.status is RequestStatus.WAITING:
             phase = "preempted" if self.has_run else "waiting"
-        return RequestState(
-            self.engine_request.caller_id, phase, self.num_settled_tokens, max(self.num_output_tokens, 0)
-        )
+        num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
+        return RequestState(self.engine_request.caller_id, phase, self.num_settled_tokens, num_output_tokens)
 
     def leave(self, status: RequestStatus) -> None:
         """The request lost its blocks: it waits again, or is finished."""
