@@ -110,15 +110,15 @@ class News:
     finish_reason = None
     num_draft_tokens = num_accepted_tokens = 0
 
-    def __init__(self, num_output_tokens, ttft, latency):
-        self.num_output_tokens, self.ttft, self.latency = num_output_tokens, ttft, latency
+    def __init__(self, num_output_tokens, ttft, latency, queued=0.0):
+        self.num_output_tokens, self.ttft, self.latency, self.queued = num_output_tokens, ttft, latency, queued
 
 
 def test_the_first_token_of_several_samples_is_that_of_the_quickest():
     tallies = Tallies(3)
-    tallies.count(0, News(1, 0.5, 0.5))
-    tallies.count(1, News(1, 0.2, 0.6))
-    tallies.count(2, News(1, 0.7, 0.7))
-    assert tallies.ttft == 0.2
+    tallies.count(0, News(1, 0.5, 0.5, queued=0.3))
+    tallies.count(1, News(1, 0.2, 0.6, queued=0.1))
+    tallies.count(2, News(1, 0.7, 0.7, queued=0.4))
+    assert (tallies.ttft, tallies.queued) == (0.2, 0.1)
     tallies.count(0, News(2, 0.5, 0.9))
     assert (tallies.ttft, tallies.latency) == (0.2, 0.9)
