@@ -13,6 +13,8 @@ _TURN = {"role": "user", "content": "hello"}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 _FUNCTION = {"name": "look", "parameters": _SCHEMA}
 # Bodies that are fine, one of which each hostile body begins with.
+# An administrator's: the first two end or stop what others ask for, and the others answer 501 by what they say.
+_NOT_FUZZED = ("/pause", "/abort_requests", "/sleep", "/wake_up")
 GOOD_BODIES: dict[str, list[dict[str, Any]]] = {
     TEXT: [
         {"prompt": "hello", "max_tokens": 2},
@@ -102,10 +104,11 @@ class RequestFuzzer:
     def __init__(self, document: dict[str, Any], seed: int) -> None:
         self._draw = random.Random(seed)
         self._values = HostileValues(self._draw)
-        self._paths = {path: set(operations) for path, operations in document["paths"].items()}
+        routes = {path: operations for path, operations in document["paths"].items() if path not in _NOT_FUZZED}
+        self._paths = {path: set(operations) for path, operations in routes.items()}
         self._fields = {
             path: operations["post"]["requestBody"]["content"][_JSON_TYPE]["schema"]["properties"]
-            for path, operations in document["paths"].items()
+            for path, operations in routes.items()
             if "requestBody" in operations.get("post", {})
         }
         missing = set(self._fields) ^ set(GOOD_BODIES)
