@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 
 import pytest
@@ -105,3 +106,10 @@ def test_nobody_is_told_to_install_our_names_from_an_index():
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_type_checker_reads_every_package():
+    """A folder that it does not find is no error to it."""
+    included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["include"]
+    assert set(included) == {f"packages/{normal(package)}/src" for package in MAY_IMPORT} | {"benchmarks", "tools"}
+    assert all((ROOT / folder).is_dir() for folder in included)

@@ -14,6 +14,7 @@ from atom_kernels.operator import Op, Tolerance, Work
 from atom_kernels.select import plan_with, select
 
 if TYPE_CHECKING:
+    from atom_kernels.operator import Weights
     from atom_kernels.platform import Platform
 
 BENCH_ROWS = (1, 16, 512)
@@ -96,17 +97,17 @@ def parity_cases(op: Op | Operator, platform: Platform, only_backend: str | None
                 )
 
 
-def _seeded(op: Op, problem: Any, num_rows: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+def _seeded(op: Op, problem: Any, num_rows: int) -> tuple[Weights, tuple[Any, ...]]:
     """Weights and inputs of a case: made when it is run, for drawing and packing them may take longer than that."""
     return op.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
 
 
-def _run(op: Op, plan: Any, made: Callable[[], tuple[dict[str, Any], tuple[Any, ...]]], platform: Platform) -> Any:
+def _run(op: Op, plan: Any, made: Callable[[], tuple[Weights, tuple[Any, ...]]], platform: Platform) -> Any:
     weights, inputs = _on_device(*made(), platform)
     return _outputs(op, plan.prepare(weights), inputs)()
 
 
-def _expect(op: Op, problem: Any, made: Callable[[], tuple[dict[str, Any], tuple[Any, ...]]]) -> Any:
+def _expect(op: Op, problem: Any, made: Callable[[], tuple[Weights, tuple[Any, ...]]]) -> Any:
     weights, inputs = made()
     return _outputs(op, partial(op.reference, problem, weights), inputs)()
 

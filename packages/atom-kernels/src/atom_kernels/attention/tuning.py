@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.cases import make_problem
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig, tuning_key
 from atom_kernels.mixers.cases import make_geometry, moved

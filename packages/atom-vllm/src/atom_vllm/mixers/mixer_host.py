@@ -42,11 +42,15 @@ class VllmHost:
         from vllm.forward_context import get_forward_context
 
         self.layer = layer
-        self.take_weights = take_weights
+        self._take_weights = take_weights
         self._out_shape = problem.out_shape
         self._is_direct = is_direct
         self._encoded_name = compat.encode_layer_name(layer.layer_name)
         self._step = get_forward_context
+
+    def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """The weights of our model's layer, by name."""
+        self._take_weights(weights)
 
     def mix(self, inputs: tuple[torch.Tensor, ...], prologue: Any) -> torch.Tensor:
         layer = self.layer

@@ -193,5 +193,5 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
-NO_ROWS = StepRows(*[_NOTHING] * 3, np.zeros(1, dtype=np.int64), *[_NOTHING] * 3)
+NO_ROWS = StepRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(1, dtype=np.int64), _NOTHING, _NOTHING, _NOTHING)
 """The rows of a batch that is all padding."""

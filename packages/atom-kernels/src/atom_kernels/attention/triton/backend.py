@@ -112,7 +112,8 @@ class TritonAttention(MixerRunner):
             out_THD[metadata.step.num_tokens :].zero_()
         if metadata.step.num_tokens:
             q_THD = self._write_cache(q_THD, k_TKD, v_TKD, caches, metadata, prologue)
-            self.kernels.attend(q_THD, *caches, out_THD, metadata, sinks)
+            k_cache, v_cache = caches
+            self.kernels.attend(q_THD, k_cache, v_cache, out_THD, metadata, sinks)
         return out_THD
 
     def _write_cache(

@@ -55,7 +55,9 @@ def _bind_fp8(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], t
 
     def run(x: torch.Tensor) -> torch.Tensor:
         rows, row_scale = rounded_rows(x)
-        return torch._scaled_mm(rows, codes, row_scale, scale, bias=bias, out_dtype=dtype, use_fast_accum=True)
+        # Public in torch but for its name.
+        product = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
+        return product(rows, codes, row_scale, scale, bias=bias, out_dtype=dtype, use_fast_accum=True)
 
     return run
 
