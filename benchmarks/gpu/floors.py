@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.gpu.ceilings import Ceilings
 
 BYTES = 2  # of a plain weight, a key or a value in bfloat16
-# Of quantized weights with their scales, by `quant_method`; and how many products a GPU computes in the time of one.
+# Bytes of a quantized weight with its scales; and how many products a GPU computes in the time of one.
 WEIGHT_BYTES = {"fp8": 1.0, "compressed-tensors": 0.5 + 4 / 128}
-# Of experts' weights, by methods that quantize nothing else: a byte of scale for 32.
+# Bytes of an expert's weight, by methods that quantize nothing else: a byte of scale for 32.
 EXPERT_BYTES = {"mxfp4": 0.5 + 1 / 32}
 PRODUCTS = {"fp8": 2.0}
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # names of their number in configs

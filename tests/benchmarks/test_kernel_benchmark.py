@@ -79,7 +79,7 @@ def test_the_plain_index_and_what_it_chooses_are_the_contracts():
     keys = cache[step.geometry.block_table[:, 0].long(), :13]
     found = plain_index(problem, q, keys, head_weights)
     scores = torch.einsum("bhl,bh->bl", (q @ keys.mT).relu(), head_weights)
-    # Of equal scores `topk` takes any.
+    # `topk` takes any of equal scores.
     assert torch.equal(scores.gather(1, found).sort().values, scores.gather(1, expected.long()).sort().values)
 
     sparse = make_sparse_problem(4, 16, 8, 6, 10, 6)

@@ -84,6 +84,15 @@ def _yarn(factor: float, original: int, **more: Any) -> dict[str, Any]:
     return yarn | {"beta_fast": 32.0, "beta_slow": 1.0} | more
 
 
+_DEEPSEEK_V3 = _MLA | {
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "rope_parameters": _yarn(8.0, 32, mscale=1.0, mscale_all_dim=1.0),
+}
+
+
 @dataclass(frozen=True)
 class Family:
     """One family: the class that its checkpoints name, the model type in `transformers`, and sizes of a tiny one.
@@ -258,29 +267,14 @@ FAMILIES: dict[str, Family] = {
         "DeepseekV3ForCausalLM",
         "deepseek_v3",
         17,
-        {
-            **_MLA,
-            "n_group": 4,
-            "topk_group": 2,
-            "routed_scaling_factor": 2.5,
-            "norm_topk_prob": True,
-            "rope_parameters": _yarn(8.0, 32, mscale=1.0, mscale_all_dim=1.0),
-        },
+        _DEEPSEEK_V3,
         has_prediction_layer=True,
     ),
     "deepseek_v32": Family(
         "DeepseekV32ForCausalLM",
         "deepseek_v32",
         27,
-        {
-            **_MLA,
-            **_INDEX,
-            "n_group": 4,
-            "topk_group": 2,
-            "routed_scaling_factor": 2.5,
-            "norm_topk_prob": True,
-            "rope_parameters": _yarn(8.0, 32, mscale=1.0, mscale_all_dim=1.0),
-        },
+        _DEEPSEEK_V3 | _INDEX,
         has_prediction_layer=True,
     ),
     "glm_moe_dsa": Family(

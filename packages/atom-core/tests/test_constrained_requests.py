@@ -33,8 +33,9 @@ from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
 from atom_core.structured_output.matcher import Matcher
 from atom_core.structured_output.work_budget import SECONDS_AT_ONCE, SECONDS_PER_TOKEN
 from atom_core.tokenization import Tokenizer
+from clock import Clock
 
-EOS = 2
+EOS, VOCAB_SIZE = 2, 512
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +43,11 @@ def tokenizer(tiny_llama) -> Tokenizer:
     return Tokenizer.from_folder(tiny_llama)
 
 
-@pytest.fixture(scope="module")
-def vocab_size(tokenizer) -> int:
-    return 512
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def constrained(tokenizer, vocab_size) -> Iterator[ConstrainedRequests]:
+def constrained(tokenizer) -> Iterator[ConstrainedRequests]:
     made = ConstrainedRequests(
         lambda: tokenizer,
-        vocab_size=vocab_size,
+        vocab_size=VOCAB_SIZE,
         eos_token_ids=(EOS,),
         config=StructuredOutputConfig(backend="llguidance"),
     )
@@ -143,9 +132,9 @@ def test_what_can_come_next_alone_is_taken_ahead_where_nobody_asks_for_logprobs(
     assert found["plain"][-1] == EOS
 
 
-def test_tokens_without_a_choice_are_sampled_if_the_settings_say_so(tokenizer, vocab_size):
+def test_tokens_without_a_choice_are_sampled_if_the_settings_say_so(tokenizer):
     config = StructuredOutputConfig(backend="llguidance", jump_forward=False)
-    made = ConstrainedRequests(lambda: tokenizer, vocab_size=vocab_size, eos_token_ids=(EOS,), config=config)
+    made = ConstrainedRequests(lambda: tokenizer, vocab_size=VOCAB_SIZE, eos_token_ids=(EOS,), config=config)
     run_all(made, make_request(choice=["aaa"]))
     made.masks(["r"])
     assert made.take_forced(["r"]) == {}
@@ -215,10 +204,10 @@ def test_whoever_is_aborted_waits_for_its_grammar_no_longer(constrained, slow_wo
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(DEADLINE_SECONDS, "invalid_grammar"), (QUEUE_SECONDS, "queue_full")])
-def test_a_grammar_that_takes_too_long_is_refused(tokenizer, vocab_size, slow_work, seconds, code):
+def test_a_grammar_that_takes_too_long_is_refused(tokenizer, slow_work, seconds, code):
     clock, config = Clock(), StructuredOutputConfig(backend="llguidance")
     made = ConstrainedRequests(
-        lambda: tokenizer, vocab_size=vocab_size, eos_token_ids=(EOS,), config=config, clock=clock
+        lambda: tokenizer, vocab_size=VOCAB_SIZE, eos_token_ids=(EOS,), config=config, clock=clock
     )
     names = ["r"] if code == "invalid_grammar" else ["busy", "busier", "r"]
     for name in names:

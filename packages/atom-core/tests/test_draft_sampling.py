@@ -12,7 +12,7 @@ from atom_core.worker.steps.batch import StepRows, build_input
 from atom_kernels.sampling import verify_drafts
 
 VOCAB_SIZE = 8
-# Of a chi-square distribution with 7 degrees of freedom, one in 10,000 is above.
+# One draw in 10,000 from a chi-square distribution with 7 degrees of freedom is above.
 CRITICAL = 29.9
 
 

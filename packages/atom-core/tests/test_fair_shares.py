@@ -10,16 +10,8 @@ from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.scheduler.waiting_queue import MAX_IDLE_TENANTS
+from clock import Clock
 from fake_worker import FakeEngine
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def make_engine(clock=None, *, num_blocks=64, **overrides):

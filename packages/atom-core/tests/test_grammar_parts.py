@@ -27,25 +27,14 @@ from atom_core.structured_output.matcher import MAX_FORCED, Matcher
 from atom_core.structured_output.vocabulary import Vocabulary
 from atom_core.structured_output.work_budget import SECONDS_AT_ONCE, SECONDS_PER_TOKEN, StepBudget, WorkBudget
 from atom_core.tokenization import Tokenizer
+from clock import Clock
 
-EOS = 2
+EOS, VOCAB_SIZE = 2, 512
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_llama) -> Tokenizer:
     return Tokenizer.from_folder(tiny_llama)
-
-
-@pytest.fixture(scope="module")
-def vocab_size(tokenizer) -> int:
-    return 512
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def allowed(mask: np.ndarray) -> set[int]:
@@ -255,19 +244,19 @@ async def test_whoever_awaits_a_bad_grammar_is_told():
         made.submit(StructuredOutputParams(regex="b"))
 
 
-def test_each_backend_compiles_and_the_setting_says_which_is_tried(tokenizer, vocab_size):
+def test_each_backend_compiles_and_the_setting_says_which_is_tried(tokenizer):
     constraint = StructuredOutputParams(json={"type": "boolean"})
-    made = Compilers(tokenizer, vocab_size, [EOS])
+    made = Compilers(tokenizer, VOCAB_SIZE, [EOS])
     assert made.choose(constraint) == choose(constraint, "auto", True)[0]
     assert len(made.choose(constraint)) == 2
     for backend in made.choose(constraint):
         grammar = made.submit(backend, constraint).grammar.result(60)
-        words = np.zeros(-(-vocab_size // 32), dtype=np.int32)
+        words = np.zeros(-(-VOCAB_SIZE // 32), dtype=np.int32)
         grammar.start().fill(words)
         assert set(text(tokenizer, "tf")) <= allowed(words)
     made.close()
     for backend in ("llguidance", "xgrammar"):
-        one = Compilers(tokenizer, vocab_size, [EOS], backend)
+        one = Compilers(tokenizer, VOCAB_SIZE, [EOS], backend)
         assert one.choose(constraint) == choose(constraint, backend, True)[0]
         assert one.choose(constraint)[0] == backend
         one.close()

@@ -19,6 +19,7 @@ from atom_core.speculation.costs import StepCosts, _size_of
 from atom_core.speculation.factory import make_speculation
 from atom_kernels.protocols import Pages, Slots
 from atom_kernels.sampling.drafts import VERIFY_DRAFTS, DraftProblem
+from clock import Clock
 
 SIZES = {"max_num_seqs": 1, "max_num_batched_tokens": 16, "max_model_len": 64}
 BLOCKS = {"num_blocks": 8, "block_size": 4}
@@ -160,13 +161,6 @@ def test_a_request_that_could_never_run_is_told_why(num_tokens, max_tokens, told
     assert found == told
     whole = KVCacheConfig(num_blocks=99, block_size=4)
     assert refusal(make_request(60, max_tokens=4), SchedulerConfig(**SIZES), whole) is None
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def arrived(at: float) -> Request:

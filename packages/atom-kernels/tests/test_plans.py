@@ -12,7 +12,9 @@ import torch
 
 import atom_kernels
 from atom_kernels.attention import cases as paged
+from atom_kernels.attention.index import cases as index
 from atom_kernels.attention.mla import cases as latent
+from atom_kernels.attention.sparse import cases as sparse
 from atom_kernels.linear import OP as LINEAR
 from atom_kernels.linear import LinearProblem
 from atom_kernels.mixers.plan import usable_plans
@@ -240,7 +242,14 @@ def test_every_public_name_of_the_package_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "problem", [paged.make_problem(4, 2, 32), latent.make_problem(4, 32, 16, 8, 16)], ids=lambda problem: problem.name
+    "problem",
+    [
+        paged.make_problem(4, 2, 32),
+        latent.make_problem(4, 32, 16, 8, 16),
+        index.make_problem(4, 32, 8, 8),
+        sparse.make_problem(4, 32, 16, 8, 16, 8),
+    ],
+    ids=lambda problem: problem.name,
 )
 def test_the_contract_alone_says_that_it_is_no_kernel(problem):
     plans = usable_plans(problem)

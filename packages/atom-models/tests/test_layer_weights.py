@@ -20,7 +20,7 @@ from published_catalog import CHECKPOINTS
 from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_models import make_tiny_llama
 
-# Of DeepSeek's first layers: three that are dense, and two with experts.
+# DeepSeek's first layers: three that are dense, and two with experts.
 LAYERS = 5
 
 

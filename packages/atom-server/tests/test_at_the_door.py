@@ -17,6 +17,7 @@ from atom_server.access.keys import ANYBODY, Caller, KeyRing, read_key_file
 from atom_server.access.rate_limits import Allowance, RateLimits
 from atom_server.errors import APIError
 from atom_server.web_pages import WebPageGuard, host_name
+from clock import Clock
 
 Headers = dict[str, str]
 
@@ -254,13 +255,6 @@ def test_a_key_file_of_digests_may_be_read_by_others(tmp_path, caplog):
 
 
 # Allowances.
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_an_allowance_fills_evenly_and_may_be_overdrawn():

@@ -7,16 +7,7 @@ import pytest
 from atom_server.access.keys import Caller
 from atom_server.access.rate_limits import RateLimits
 from atom_server.errors import APIError
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
+from clock import Clock
 
 ALICE, BOB = Caller("alice"), Caller("bob")
 

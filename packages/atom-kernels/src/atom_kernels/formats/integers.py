@@ -81,7 +81,7 @@ class Integers:
         scale_part = self.parts["scale"]
         shape = weight.shape[-2:]
         if self.offset is Offset.NONE:
-            # Of the codes -8 to 7, half a step more than 7 is used: it rounds less than leaving -8 out.
+            # The codes are -8 to 7: half a step more than 7 is used, which rounds less than leaving -8 out.
             steps = 127.0 if self.bits == 8 else 7.5
             scale = _divisor(largest_of_tiles(weight, scale_part) / steps, self.scale_dtype)
             codes = (weight.float() / spread(scale.float(), scale_part, *shape)).round_()

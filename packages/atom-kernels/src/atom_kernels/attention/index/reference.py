@@ -121,5 +121,8 @@ class ReferenceIndex(MixerRunner):
 
 
 BACKEND = MixerBackend(
-    name="reference", create=lambda problem, layout: ReferenceIndex(problem), cache_scales=ALL_SCALES
+    name="reference",
+    create=lambda problem, layout: ReferenceIndex(problem),
+    cache_scales=ALL_SCALES,
+    is_fallback=True,
 )

@@ -37,7 +37,7 @@ def rows_kernel(
     for at in range(0, num_requests, BLOCK_R):
         nth = at + tl.arange(0, BLOCK_R)
         ends = tl.load(query_start_loc_ptr + 1 + nth, mask=nth < num_requests, other=2147483647)
-        # Of requests without rows, the ends are those of the one before.
+        # A request without rows ends where the one before it does.
         request += tl.sum((ends[None, :] <= rows[:, None]).to(tl.int32), axis=1)
     present = request < num_requests
     end = tl.load(query_start_loc_ptr + 1 + request, mask=present, other=0)

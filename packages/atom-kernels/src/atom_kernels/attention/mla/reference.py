@@ -50,9 +50,7 @@ def latent_attention(
     Returns:
         ``[T, H, V]`` in the dtype of the queries.
     """
-    num_heads, rank = q_THD.shape[1], kv_b_weight.shape[1]
-    expand = kv_b_weight.float().view(num_heads, -1, rank)
-    w_key_HNC, w_value_HVC = expand[:, :-v_head_dim], expand[:, -v_head_dim:]
+    expand_HEC = kv_b_weight.float().view(q_THD.shape[1], -1, kv_b_weight.shape[1])
     out_THV = torch.zeros(*q_THD.shape[:2], v_head_dim, dtype=q_THD.dtype, device=q_THD.device)
     starts, lengths = query_start_loc.tolist(), seq_lens.tolist()
     for request, (first, last) in enumerate(itertools.pairwise(starts)):
@@ -61,12 +59,25 @@ def latent_attention(
         [cached] = read_tokens(
             caches, block_table[request], lengths[request], None if latent_scale is None else [latent_scale]
         )
-        latent_LC, rotary_key = cached[:, :rank], cached[:, rank:]
-        k_LHN = torch.einsum("lc,hnc->lhn", latent_LC, w_key_HNC)
-        k_LHD = torch.cat((k_LHN, rotary_key.unsqueeze(1).expand(-1, num_heads, -1)), dim=-1)
-        v_LHV = torch.einsum("lc,hvc->lhv", latent_LC, w_value_HVC)
+        k_LHD, v_LHV = keys_and_values(cached, expand_HEC, v_head_dim)
         out_THV[first:last] = attend(q_THD[first:last].float(), k_LHD, v_LHV, scale=scale).to(q_THD.dtype)
     return out_THV
+
+
+def keys_and_values(
+    cached_LX: torch.Tensor, expand_HEC: torch.Tensor, v_head_dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys ``[L, H, D]`` and values ``[L, H, V]`` of all heads, from latents with the rotated key behind them.
+
+    Args:
+        cached_LX: ``[L, C + rope]``.
+        expand_HEC: ``[H, N + V, C]``, what makes a head's keys and then its values from a latent.
+    """
+    num_heads, _, rank = expand_HEC.shape
+    latent_LC, rotary_key = cached_LX[:, :rank], cached_LX[:, rank:]
+    k_LHN = torch.einsum("lc,hnc->lhn", latent_LC, expand_HEC[:, :-v_head_dim])
+    k_LHD = torch.cat((k_LHN, rotary_key.unsqueeze(1).expand(-1, num_heads, -1)), dim=-1)
+    return k_LHD, torch.einsum("lc,hvc->lhv", latent_LC, expand_HEC[:, -v_head_dim:])
 
 
 # --- the backend that `select_mixer` falls back to --------------------------------------------------------------------

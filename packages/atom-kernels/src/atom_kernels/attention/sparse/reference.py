@@ -14,6 +14,7 @@ import torch
 
 from atom_kernels.attention.cache_write import read_tokens, write_cache
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
+from atom_kernels.attention.mla.reference import keys_and_values
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 from atom_kernels.mixers.cache_format import ALL_SCALES
 
@@ -49,9 +50,7 @@ def sparse_latent_attention(
     Returns:
         ``[T, H, V]`` in the dtype of the queries; rows of no request are zeros.
     """
-    num_heads, rank = q_THD.shape[1], kv_b_weight.shape[1]
-    expand = kv_b_weight.float().view(num_heads, -1, rank)
-    w_key_HNC, w_value_HVC = expand[:, :-v_head_dim], expand[:, -v_head_dim:]
+    expand_HEC = kv_b_weight.float().view(q_THD.shape[1], -1, kv_b_weight.shape[1])
     out_THV = torch.zeros(*q_THD.shape[:2], v_head_dim, dtype=q_THD.dtype, device=q_THD.device)
     starts, lengths = query_start_loc.tolist(), seq_lens.tolist()
     for request, (first, last) in enumerate(itertools.pairwise(starts)):
@@ -60,10 +59,7 @@ def sparse_latent_attention(
         [cached] = read_tokens(
             caches, block_table[request], lengths[request], None if latent_scale is None else [latent_scale]
         )
-        latent_LC, rotary_key = cached[:, :rank], cached[:, rank:]
-        k_LHN = torch.einsum("lc,hnc->lhn", latent_LC, w_key_HNC)
-        k_LHD = torch.cat((k_LHN, rotary_key.unsqueeze(1).expand(-1, num_heads, -1)), dim=-1)
-        v_LHV = torch.einsum("lc,hvc->lhv", latent_LC, w_value_HVC)
+        k_LHD, v_LHV = keys_and_values(cached, expand_HEC, v_head_dim)
         for row in range(first, last):
             seen = chosen_TK[row][chosen_TK[row] >= 0].long()
             scores_HL = torch.einsum("hd,lhd->hl", q_THD[row].float(), k_LHD[seen]) * scale
@@ -116,5 +112,8 @@ class ReferenceSparseMla(MixerRunner):
 
 
 BACKEND = MixerBackend(
-    name="reference", create=lambda problem, layout: ReferenceSparseMla(problem), cache_scales=ALL_SCALES
+    name="reference",
+    create=lambda problem, layout: ReferenceSparseMla(problem),
+    cache_scales=ALL_SCALES,
+    is_fallback=True,
 )
