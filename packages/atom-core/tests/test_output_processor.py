@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def test_logprobs_have_the_texts_of_their_tokens(tokenizer):
     )
     [told] = first.logprobs or []
     assert (told.token_id, told.token, told.logprob, told.rank) == (letter, "a", -1.0, 2)
-    assert told.top == [(other, "b", -0.5), (letter, "a", -1.0)]
+    assert told.top == ((other, "b", -0.5), (letter, "a", -1.0))
     assert first.prompt_logprobs == [told, told]
     assert (second.logprobs, second.prompt_logprobs) == (None, None)
     [bare] = outputs_of(opened(None, make_request()), EngineOutput("r", [letter], logprobs=[entry]))
@@ -172,3 +173,11 @@ def test_what_only_some_news_have_is_passed_on(tokenizer):
     processor = opened(tokenizer, make_request())
     [output] = outputs_of(processor, EngineOutput("r", [], finish_reason="stop", embedding=[0.5, 1.0]))
     assert output.embedding == [0.5, 1.0]
+
+
+def test_the_garbage_collector_does_not_go_through_the_log_probabilities_that_an_answer_keeps():
+    """A collection takes as long as it has objects to look at, and everybody waits for it."""
+    entries = [TokenLogprobs(9, -1.0, 1, []) for _ in range(3)]
+    [output] = outputs_of(opened(None, make_request()), EngineOutput("r", [], prompt_logprobs=entries))
+    kept = [one for entry in output.prompt_logprobs for one in (entry, entry.top)]
+    assert not [one for one in kept if gc.is_tracked(one)]

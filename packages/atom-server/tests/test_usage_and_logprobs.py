@@ -135,7 +135,7 @@ def letters(server):
 
 
 def test_a_text_offset_counts_characters_and_not_bytes():
-    entries = [CompletionLogprobs(index, text, -1.0, 1, []) for index, text in enumerate(["ä", "漢字", "x"])]
+    entries = [CompletionLogprobs(index, text, -1.0, 1, ()) for index, text in enumerate(["ä", "漢字", "x"])]
     assert text_logprobs(entries).text_offset == [0, 1, 3]
     assert text_logprobs([None, *entries], first_token=(9, "abc"), offset=2).text_offset == [2, 5, 6, 8]
 
@@ -171,7 +171,7 @@ def test_the_earliest_of_two_stop_strings_ends_the_text(server):
 
 # --- formats ---------------------------------------------------------------------------------------------------------
 
-TOP = [(4, " a", -0.25), (5, "b", -1.5), (6, "b", -2.0)]
+TOP = ((4, " a", -0.25), (5, "b", -1.5), (6, "b", -2.0))
 ENTRY = CompletionLogprobs(9, "c", -3.0, 7, TOP)
 
 
@@ -207,7 +207,7 @@ def test_a_chat_tells_as_many_of_the_likeliest_tokens_as_were_asked_for():
 def test_bytes_of_a_token_are_exact_where_it_is_part_of_a_character(tiny_llama):
     tokenizer = Tokenizer.from_folder(tiny_llama)
     half = next(token_id for token_id in range(512) if tokenizer.id_to_bytes(token_id) == b"\xc3")
-    entry = CompletionLogprobs(half, "\ufffd", -1.0, 1, [(half, "\ufffd", -1.0)])
+    entry = CompletionLogprobs(half, "\ufffd", -1.0, 1, ((half, "\ufffd", -1.0),))
     [told] = chat_logprobs([entry], tokenizer, 1).content
     assert list(told.bytes or ()) == list(told.top_logprobs[0].bytes or ()) == [0xC3]
 
@@ -224,7 +224,7 @@ def test_prompt_logprobs_are_keyed_by_token_id_with_their_ranks():
 
 
 def test_never_is_a_number_that_json_has():
-    never = CompletionLogprobs(9, "c", -math.inf, 7, [(4, "a", -math.inf)])
+    never = CompletionLogprobs(9, "c", -math.inf, 7, ((4, "a", -math.inf),))
     assert text_logprobs([never]).token_logprobs == [-9999.0]
     assert text_logprobs([never]).top_logprobs == [{"a": -9999.0, "c": -9999.0}]
     [told] = chat_logprobs([never], None, 1).content

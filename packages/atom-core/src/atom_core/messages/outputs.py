@@ -22,13 +22,16 @@ class TokenLogprobs(msgspec.Struct, gc=False, frozen=True, array_like=True):
 
 
 class CompletionLogprobs(msgspec.Struct, gc=False, frozen=True):
-    """A `TokenLogprobs` with the texts of its tokens."""
+    """A `TokenLogprobs` with the texts of its tokens.
+
+    Answers keep a million of these: `top` is a tuple, which the garbage collector does not go through.
+    """
 
     token_id: int
     token: str
     logprob: float
     rank: int
-    top: list[tuple[int, str, float]]
+    top: tuple[tuple[int, str, float], ...]
 
 
 class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):

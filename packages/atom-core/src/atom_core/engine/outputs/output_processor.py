@@ -233,5 +233,5 @@ class _Sample:
 
     def _with_text(self, entry: TokenLogprobs) -> CompletionLogprobs:
         text = self._tokenizer.id_to_text if self._tokenizer is not None else lambda token_id: ""
-        top = [(token_id, text(token_id), logprob) for token_id, logprob in entry.top]
+        top = tuple((token_id, text(token_id), logprob) for token_id, logprob in entry.top)
         return CompletionLogprobs(entry.token_id, text(entry.token_id), entry.logprob, entry.rank, top)
