@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 class FuzzingClients:
-    """Sends what `fuzzer` draws to a port of this machine.
+    """Sends what fuzzers draw to a port of this machine.
 
     Attributes:
         problems: what was wrong with an answer, with the beginning of its request.
@@ -43,18 +43,17 @@ class FuzzingClients:
         statuses: how many answers had each status.
     """
 
-    def __init__(self, port: int, fuzzer: RequestFuzzer, *, num_threads: int = 4) -> None:
+    def __init__(self, port: int, *, num_threads: int = 4) -> None:
         self._port = port
-        self._fuzzer = fuzzer
         self._num_threads = num_threads
         self._drawing = threading.Lock()
         self.problems: list[str] = []
         self.sent: list[Sent] = []
         self.statuses: Counter[int] = Counter()
 
-    def send(self, number: int) -> None:
-        """Send so many, and return when all are answered."""
-        self._left = number
+    def send(self, number: int, fuzzer: RequestFuzzer) -> None:
+        """Send so many that `fuzzer` draws, and return when all are answered."""
+        self._left, self._fuzzer = number, fuzzer
         threads = [threading.Thread(target=self._send_all) for _ in range(self._num_threads)]
         for thread in threads:
             thread.start()

@@ -22,9 +22,9 @@ MOST_SECONDS = 0.1
 # allocators reserve and never touch would count. Not a look at its size now and then: a request of 40 bytes once took
 # all memory of the machine between two looks. A server that meets the limit fails, and the machine that tests it stays.
 MEMORY_LIMIT = 2**30
-# Free lists and caches have their sizes after the first half.
-# The largest body there is may come in the second half only, and takes 64 MB that the allocator keeps.
-MOST_GROWTH_MB = 64
+# What requests that were all sent before may add, while the allocator settles: five passes of the same 1,000 took the
+# server to 175, 187, 186, 192 and 189 MB.
+MOST_GROWTH_MB = 32
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 GOOD = {"prompt": "hello there", "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -64,11 +64,11 @@ def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(ser
         times_slower = slowness()
         document = httpx.get(served.url + "/openapi.json", timeout=60).json()
         port = int(served.url.rpartition(":")[2])
-        clients = FuzzingClients(port, RequestFuzzer(document, SEED))
+        clients = FuzzingClients(port)
         probe = HealthProbe(port, served.process.pid)
         sizes = [sizes_mb(pids)]
-        for _ in range(2):
-            clients.send(number // 2)
+        for count in (number, number // 2):
+            clients.send(count, RequestFuzzer(document, SEED))
             wait_until_idle(served.url)
             sizes.append(sizes_mb(pids))
         times_slower = max(times_slower, slowness())
