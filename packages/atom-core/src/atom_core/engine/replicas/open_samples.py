@@ -41,7 +41,7 @@ class OpenSamples:
         """The prompts of a submission are sent, each by its route."""
         n = submission.sampling_params.n
         for prompt, route in zip(submission.prompts, routes, strict=True):
-            cost = 0 if submission.kind == "embed" else OUTPUT_COST * min(prompt.max_tokens, EXPECTED_OUTPUT)
+            cost = OUTPUT_COST * min(prompt.max_tokens, EXPECTED_OUTPUT)  # nothing, for an embedding
             placed = _PlacedPrompt(route, n, cost)
             self.loads[route.rank] += route.num_to_compute + n * cost
             self._placed |= dict.fromkeys(prompt.sample_ids(n), placed)
