@@ -13,6 +13,7 @@ from atom_core.engine.replicas.open_samples import OpenSamples
 from atom_core.engine.replicas.router import Route, Router
 from atom_core.kv_cache import BlockTable, KVCacheConfig, PagedCache
 from atom_core.messages import EngineOutput, Prompt, SamplingParams, Submission
+from atom_core.messages.requests import RequestKind
 
 BLOCK = 4
 IDLE: dict[int, int] = {}
@@ -156,7 +157,7 @@ def test_by_prefix_twice_as_many_tokens_are_found_as_in_turn(num_blocks):
     assert by_prefix.num_found > 1.5 * in_turn.num_found > 0
 
 
-def submission_of(n=1, max_tokens=10, num_prompts=1, kind="generate"):
+def submission_of(n=1, max_tokens=10, num_prompts=1, kind: RequestKind = "generate"):
     prompts = [Prompt(str(index), [1] * 20, seed=0, max_tokens=max_tokens) for index in range(num_prompts)]
     return Submission(prompts, SamplingParams(n=n), kind=kind)
 

@@ -15,7 +15,6 @@ def refuse_unbuilt(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that asks for something that does not exist yet."""
     method = asked_method(args)
     asked = {
-        f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
         f"pipeline_parallel_size {args.pipeline_parallel_size}": args.pipeline_parallel_size > 1,
         f"decode_context_parallel_size {args.decode_context_parallel_size}": args.decode_context_parallel_size > 1,
         "distributed_executor_backend ray": args.distributed_executor_backend == "ray",
@@ -33,4 +32,4 @@ def refuse_unbuilt(args: EngineArgs) -> None:
 def _what_runs(what: str) -> str:
     if what.startswith("method"):
         return f"built is {', '.join(BUILT)}"
-    return "built is tensor_parallel_size, on one node"
+    return "built are tensor_parallel_size and data_parallel_size, on one node"

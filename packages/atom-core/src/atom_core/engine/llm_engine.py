@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from atom_core.config.engine_args import EngineArgs
+from atom_core.config.options import ConfigError
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError, InvalidRequestError
@@ -59,6 +60,8 @@ class LLMEngine:
 
     def _start(self, args: EngineArgs, executor: MakeExecutor = make_executor) -> None:
         self._core: EngineCore | None = None
+        if args.data_parallel_size > 1:
+            raise ConfigError("LLMEngine has one engine by this version of ATOM: leave data_parallel_size out")
         checkpoint = open_model(args)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
         config = resolve(args, checkpoint)

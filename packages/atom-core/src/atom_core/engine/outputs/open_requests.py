@@ -88,9 +88,14 @@ class OpenRequests:
         """Ids of the samples of these prompts that have not finished."""
         return [sample_id for request_id in request_ids for sample_id in self._outputs.open_ids(request_id)]
 
-    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+    def end_all(self, reason: FinishReason) -> None:
         """Give every open sample its last news."""
-        self._deliver(self._outputs.finish_all(reason, error))
+        self._deliver(self._outputs.finish_all(reason))
+
+    def end(self, sample_ids: Sequence[str], reason: FinishReason, *, error: str, code: str) -> None:
+        """Give these samples, as far as they are open, their last news."""
+        news = [EngineOutput(each, [], finish_reason=reason, error=error, error_code=code) for each in sample_ids]
+        self._deliver(self._outputs.process(news).outputs)
 
     async def wait_until_idle(self) -> None:
         """Return when nothing is open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from atom_core.engine.replicas.router import Route
-from atom_core.messages import EngineOutput, Submission
+from atom_core.messages import EngineOutput, Prompt, Submission
 from atom_core.scheduler.tenant import OUTPUT_COST
 
 # Nobody knows how many tokens of output there will be.
@@ -20,6 +20,11 @@ class _PlacedPrompt:
     def __init__(self, route: Route, num_samples: int, sample_cost: int) -> None:
         self.rank, self.num_to_compute = route.rank, route.num_to_compute
         self.num_open, self.sample_cost = num_samples, sample_cost
+
+
+def output_cost(prompt: Prompt, submission: Submission) -> int:
+    """What the output of all samples of a prompt counts as, in tokens of prompt; 0 for an embedding."""
+    return OUTPUT_COST * min(prompt.max_tokens, EXPECTED_OUTPUT) * submission.sampling_params.n
 
 
 class OpenSamples:
@@ -41,9 +46,9 @@ class OpenSamples:
         """The prompts of a submission are sent, each by its route."""
         n = submission.sampling_params.n
         for prompt, route in zip(submission.prompts, routes, strict=True):
-            cost = OUTPUT_COST * min(prompt.max_tokens, EXPECTED_OUTPUT)  # nothing, for an embedding
-            placed = _PlacedPrompt(route, n, cost)
-            self.loads[route.rank] += route.num_to_compute + n * cost
+            cost = output_cost(prompt, submission)
+            placed = _PlacedPrompt(route, n, cost // n)
+            self.loads[route.rank] += route.num_to_compute + cost
             self._placed |= dict.fromkeys(prompt.sample_ids(n), placed)
 
     def take(self, news: Iterable[EngineOutput]) -> None:

@@ -49,7 +49,7 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
     block_bytes = max(pages.page_bytes, 1)
     all_layers_bytes = pages.token_bytes * cache.block_size or block_bytes
     choices: list[str] = []
-    on_cpu, cap = config.device == "cpu", CPU_CACHE_CAP // config.parallel.tensor_parallel_size
+    on_cpu, cap = config.device == "cpu", CPU_CACHE_CAP // config.parallel.num_ranks
     blocks_of_one = blocks_of_request(groups, max_model_len, cache.block_size, step_tokens)
     if cache.num_blocks is not None:
         num_slots = _num_slots(pages, 2 * memory, max_num_seqs)

@@ -55,8 +55,8 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel, ranks: WorkerRa
     choices = list(_attended_without_a_kernel(model))
     if config.device == "cpu":
         free, weights_per_token = available_memory(), 0
-        # Ranks share the host's memory.
-        memory = sys.maxsize if free is None else free // ranks.size
+        # The ranks of all engines share the host's memory.
+        memory = sys.maxsize if free is None else free // (ranks.size * config.parallel.data_parallel_size)
     else:
         # Agreed, since it decides which steps are captured, and so to how many tokens they are padded.
         weights_per_token = ranks.smallest(count_weights_per_token(config, model))
