@@ -15,9 +15,9 @@ from atom_server.answers.streaming import EventStream, event
 from atom_server.answers.tool_messages import DeltaWriter, ReplyReader, message_of
 from atom_server.answers.whole_answer import encoded, packed
 from atom_server.bodies.body import naming_ignored
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import Collected, collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.generation.reply_plan import ReplyPlan, encode_chat, plan_reply
 from atom_server.routes.accepted import accepted

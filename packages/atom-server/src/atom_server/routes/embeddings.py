@@ -15,9 +15,9 @@ from starlette.responses import Response
 
 from atom_core import SamplingParams
 from atom_core.engine.embedding_model import shortened
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
 from atom_server.routes.accepted import accepted

@@ -14,9 +14,9 @@ from atom_server.answers.tool_messages import ReplyReader, read_whole
 from atom_server.answers.whole_answer import encoded
 from atom_server.bodies.body import naming_ignored
 from atom_server.bodies.client_names import MESSAGES, named_as
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation
 from atom_server.generation.reply_plan import encode_chat, plan_reply
 from atom_server.routes.accepted import accepted
