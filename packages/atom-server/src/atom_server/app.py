@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from atom_core import __version__
 from atom_server.access.guard import METRICS_PATH, OPEN_PATHS, ApiKeys
+from atom_server.access.web_pages import WebPageGuard, allowed_hosts
 from atom_server.bodies.memory import BodyMemory
 from atom_server.errors import install_error_handlers
 from atom_server.middleware import HeadAsGet, RequestContext
@@ -15,7 +16,6 @@ from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
 from atom_server.routes.openapi import document_limits
 from atom_server.state import ServerState
-from atom_server.web_pages import WebPageGuard
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
@@ -48,6 +48,6 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
     open_paths = OPEN_PATHS | {METRICS_PATH} if options.open_metrics else OPEN_PATHS
     app.add_middleware(ApiKeys, keys=app.state.server.keys, open_paths=open_paths)
-    app.add_middleware(WebPageGuard, allowed_hosts=options.host_names)
+    app.add_middleware(WebPageGuard, allowed_hosts=allowed_hosts(options))
     app.add_middleware(RequestContext)
     return app
