@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from atom_server.generation.reply_reader import ReplyReader, read_whole
 from atom_server.output.parts import Part, assemble
-from atom_server.schemas.responses import Delta, FunctionCall, Message, ToolCall
+from atom_server.schemas.answers import Delta, FunctionCall, Message, ToolCall
 
 
 def message_of(reader: ReplyReader, pieces: Iterable[tuple[str, int]]) -> Message:

@@ -20,8 +20,8 @@ from atom_server.errors import APIError, engine_dead, shutting_down
 from atom_server.generation.tallies import Tallies
 from atom_server.prompts.texts import PromptTokens
 from atom_server.request_log import RequestRecord
-from atom_server.schemas.model_request import ModelRequest
-from atom_server.schemas.responses import CompletionTokensDetails, PromptTokensDetails, Usage
+from atom_server.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage
+from atom_server.schemas.fields.model_request import ModelRequest
 from atom_server.state import ServerState, server_state
 
 

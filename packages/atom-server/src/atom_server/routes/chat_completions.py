@@ -23,8 +23,7 @@ from atom_server.generation.reply_plan import ReplyPlan, encode_chat, plan_reply
 from atom_server.generation.reply_reader import ReplyReader
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
-from atom_server.schemas.chat import ChatCompletionRequest
-from atom_server.schemas.responses import (
+from atom_server.schemas.answers import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -32,6 +31,7 @@ from atom_server.schemas.responses import (
     ChatLogprobs,
     Delta,
 )
+from atom_server.schemas.chat import ChatCompletionRequest
 
 router = APIRouter(tags=["chat"])
 

@@ -18,8 +18,8 @@ from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
+from atom_server.schemas.answers import TextChoice, TextCompletion
 from atom_server.schemas.completions import CompletionRequest
-from atom_server.schemas.responses import TextChoice, TextCompletion
 
 router = APIRouter(tags=["completions"])
 

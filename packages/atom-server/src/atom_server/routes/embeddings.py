@@ -23,7 +23,7 @@ from atom_server.prompts.texts import encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
-from atom_server.schemas.unsupported import refuse_unsupported
+from atom_server.schemas.fields.unsupported import refuse_unsupported
 
 router = APIRouter(tags=["embeddings"])
 
