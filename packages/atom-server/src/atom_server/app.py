@@ -15,7 +15,7 @@ from atom_server.middleware import HeadAsGet, RequestContext
 from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
 from atom_server.routes.openapi import document_limits
-from atom_server.state import ServerState
+from atom_server.startup import make_state
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
@@ -38,7 +38,7 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
         version=__version__,
         separate_input_output_schemas=False,
     )
-    app.state.server = ServerState.create(engine, options)
+    app.state.server = make_state(engine, options)
     for router in ROUTERS:
         app.include_router(router)
     document_limits(app, engine.info)
