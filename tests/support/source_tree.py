@@ -72,8 +72,10 @@ def imported_modules(file: Path, *, for_types: bool = True) -> Iterator[tuple[st
     waiting: list[ast.AST] = [tree(file)]
     while waiting:
         node = waiting.pop()
-        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        waiting += node.orelse if is_for_types and not for_types else ast.iter_child_nodes(node)
+        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        else:
+            waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
