@@ -89,7 +89,7 @@ def graph_bytes(plan: GraphPlan, vocab_size: int, token_bytes: int) -> int:
 
     All share the memory of the largest, which is theirs alone: logits, twice, and `token_bytes` of activations a token.
     """
-    shapes = plan.shapes.all if plan.shapes else []
+    shapes = plan.shapes.all
     num_logits = vocab_size * max((shape.num_samples for shape in shapes), default=0)
     num_graphs = len(shapes) + len(plan.piece_sizes)
     return num_graphs * GRAPH_BYTES + 2 * 4 * num_logits + plan.most_tokens * token_bytes
