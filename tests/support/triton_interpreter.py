@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ def what_to_ignore() -> list[str]:
     if triton_interpret():
         _let_loops_run_to_loaded_numbers()
         _look_up_types_once()
+        _type_tuples_when_asked()
         _check_no_overflow_that_nobody_asks_for()
         _patch_the_language_once()
         return []
@@ -70,3 +72,20 @@ def _look_up_types_once() -> None:
         return known[name]
 
     interpreter._get_np_dtype = looked_up
+
+
+def _type_tuples_when_asked() -> None:
+    """Each tensor's shape is a tuple whose type has a name: they are a fifth of a run, and nobody reads them."""
+    from triton.language import core
+
+    make = core.tuple.__init__
+
+    def made(self: Any, args: Any, type: Any = None) -> None:
+        if type is None:
+            self.values = list(args)
+        else:
+            make(self, args, type)
+
+    type_of = cached_property(lambda self: core._type_for_tuple_values(self.values))
+    type_of.__set_name__(core.tuple, "type")
+    core.tuple.__init__, core.tuple.type = made, type_of
