@@ -1,4 +1,4 @@
-"""`TimedDecodes`: decodes on a device and a host that take the times of a table, with drafts that are right by chance."""
+"""`TimedDecodes`: decodes on a device and a host that take the times of a table; drafts are right by chance."""
 
 from __future__ import annotations
 
