@@ -25,6 +25,29 @@ FREE_OF_TORCH = [
     "atom_server.cli.main",
     "atom_server.options",
 ]
+# The files and folders right below a package, the highest first; names beside each other see nothing of each other.
+ROOMS = {
+    "atom_server": (
+        "__main__ entrypoints benchmarks examples",
+        "cli",
+        "lifecycle bench",
+        "app banner",
+        "routes startup",
+        "responses",
+        "answers observe",
+        "generation",
+        "prompts",
+        "state",
+        "middleware",
+        "access request_log",
+        "connections",
+        "options",
+        "output",
+        "schemas",
+        "bodies",
+        "errors settings",
+    ),
+}
 HEAVY = {"torch", "transformers", "triton", "tensorflow", "jax"}
 
 
@@ -49,6 +72,21 @@ def test_kernels_in_triton_are_in_atom_kernels_alone(package: str):
         for module, line in imported_modules(file)
         if module.split(".")[0] == "triton"
     ]
+    assert found == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_of_a_package_imports_only_rooms_below_it(package: str):
+    heights = {room: height for height, rooms in enumerate(reversed(ROOMS[package])) for room in rooms.split()}
+    heights["__init__"] = len(ROOMS[package])
+    found = []
+    for file in source_files(package):
+        room = file.relative_to(package_folder(package) / "src" / package).parts[0].removesuffix(".py")
+        for module, line in imported_modules(file, for_types=False):
+            within, _, rest = module.partition(".")
+            other = rest.split(".")[0]
+            if within == package and other not in ("", room) and heights[room] <= heights[other]:
+                found.append(f"{short(file)}:{line} imports {module}")
     assert found == []
 
 

@@ -179,6 +179,27 @@ def test_a_request_with_fewer_drafts_than_its_graph_has_drafts_in_its_own_blocks
     assert replayed == [GraphShape(2, 6, tokens_each=3)]
 
 
+def test_steps_that_make_no_drafts_keep_what_later_drafts_read(tiny_llama, drafted):
+    """Nobody reads what the draft's attention gives in them, and it sees nothing."""
+    config = config_of(tiny_llama, num_drafts=2, dtype="float32", **SIZES)
+    prompt, params, found = [5, 9, 13, 8, 2, 7], SamplingParams(temperature=0.0), []
+    for graphs in (None, FULL):
+        here = config if graphs is None else dataclasses.replace(config, compile=graphs)
+        runner = ModelRunner(here, toy(aux=(0, 1)), capture=None if graphs is None else Repeated)
+        runner.load()
+        for number in range(5):
+            row = ScheduledRequest("a", 5 + number, 1, [], 1, (), 2 if number == 4 else 0)
+            new = []
+            if number == 0:
+                row = ScheduledRequest("a", 0, 6, [[3]], 1)
+                new = [NewRequest("a", prompt, 6, params, (), 0)]
+            runner.forward(SchedulerOutput(number, [row], new, []))
+            [result] = runner.sample(None)().requests
+        found.append((result.token_ids, result.next_draft_token_ids))
+    assert found[0] == found[1]
+    assert [numbers for _, numbers in drafted] == [[0]] * 3 + [[2]]
+
+
 def test_steps_in_pieces_give_a_draft_model_what_steps_on_the_host_give(tiny_llama):
     load = toy(aux=(1,))
     Repeated.reset()

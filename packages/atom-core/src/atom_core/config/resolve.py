@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
+from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import (
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from atom_core.structured_output.constraints.choice import BackendSetting
     from atom_kernels.platform import Platform
     from atom_models import Checkpoint
-
-CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 16384
 
 
 def resolve_config(
@@ -127,9 +126,9 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
 
     budget = args.max_num_batched_tokens
     if budget is None:
-        budget = CPU_TOKEN_BUDGET if platform.device == "cpu" else GPU_TOKEN_BUDGET
-        why = "steps stay short on a CPU" if platform.device == "cpu" else "large steps keep a GPU busy"
-        choices.append(f"max_num_batched_tokens = {budget}: {why}")
+        traits = traits_of(platform.device)
+        budget = traits.token_budget
+        choices.append(f"max_num_batched_tokens = {budget}: {traits.token_budget_reason}")
     return SchedulerConfig(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=budget,
@@ -142,11 +141,12 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
 
 def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> CompileConfig:
     wants_graphs = args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None
-    if wants_graphs and platform.device == "cpu":
+    has_graphs = traits_of(platform.device).has_graphs
+    if wants_graphs and not has_graphs:
         raise ConfigError("cudagraph_mode and cudagraph_capture_sizes are for GPUs, and there is none: leave them out")
     if wants_graphs and args.enforce_eager:
         raise ConfigError("enforce_eager captures no graphs, and cudagraph settings ask for them: give one of them")
-    if platform.device == "cpu" or args.enforce_eager or args.cudagraph_mode == "none":
+    if not has_graphs or args.enforce_eager or args.cudagraph_mode == "none":
         return CompileConfig(level=args.level, batch_invariant=args.batch_invariant)
     sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
     if max(sizes) > args.max_num_seqs:
@@ -184,7 +184,7 @@ def _check_ranks(args: EngineArgs, platform: Platform) -> None:
     if size > 1 and sys.platform != "linux":
         raise ConfigError(f"tensor_parallel_size is {size}; several ranks need Linux, and this is {sys.platform}")
     num_ranks = size * num_engines
-    if num_ranks > 1 and platform.device != "cpu" and num_ranks > platform.num_devices:
+    if num_ranks > 1 and traits_of(platform.device).one_rank_each and num_ranks > platform.num_devices:
         both = f"data_parallel_size is {num_engines} with tensor_parallel_size {size}: {num_ranks} ranks"
         raise ConfigError(
             f"{f'tensor_parallel_size is {size}' if num_engines == 1 else both}; each rank needs a GPU of its own, and "

@@ -16,11 +16,10 @@ def make_executor(config: EngineConfig) -> Executor:
         from atom_core.executor.processes.executor import ProcessExecutor
 
         return ProcessExecutor(config)
-    if config.device == "cuda" and config.parallel.data_parallel_size > 1:
-        import torch
-
-        torch.cuda.set_device(config.parallel.first_device)
     from atom_core.executor.inline import InlineExecutor
+    from atom_core.worker.devices.factory import device_of
     from atom_core.worker.model_runner import ModelRunner
 
+    if config.parallel.data_parallel_size > 1:
+        device_of(config.device).take(config.parallel.first_device)
     return InlineExecutor(ModelRunner(config))

@@ -96,6 +96,10 @@ class PredictionLayers(nn.Module):
         layer = self.layers[step % len(self.layers)]
         return layer(positions, self._embed(input_ids), features)
 
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        """By `forward`, whose layers are those of the target; see `DraftModel`."""
+        self.forward(input_ids, positions, features)
+
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         """[n, D] -> float32 [n, vocabulary], by the target's head."""
         return self._head(features)
