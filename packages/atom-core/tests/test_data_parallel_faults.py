@@ -110,6 +110,7 @@ async def test_one_of_two_engines_dies_is_started_anew_and_dies_for_good(tiny_ll
             engine.generate([3], SHORT)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_is_stopped_is_ended_and_the_other_goes_on(tiny_llama: Path):
     async with running(tiny_llama, step_timeout=2.0) as engine:
         streams = [engine.generate([3 + index] * 20, LONG) for index in range(4)]
@@ -135,6 +136,7 @@ async def test_an_engine_that_is_started_anew_is_paused_where_the_other_is(tiny_
         assert await ends_of(streams) == [WHOLE] * 4
 
 
+@pytest.mark.slow
 async def test_a_question_is_answered_by_those_that_are_left(tiny_llama: Path):
     async with running(tiny_llama) as engine:
         await engine.control.pause()
@@ -166,6 +168,7 @@ async def test_a_start_in_which_one_engine_fails_ends_with_its_name(tiny_llama: 
     await until(lambda: not found() and not pids)
 
 
+@pytest.mark.slow
 async def test_shutting_down_while_an_engine_starts_anew_leaves_nothing(tiny_llama: Path):
     async with running(tiny_llama) as engine:
         strike(engine, 1)
@@ -175,6 +178,7 @@ async def test_shutting_down_while_an_engine_starts_anew_leaves_nothing(tiny_lla
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
+@pytest.mark.slow
 async def test_settings_that_do_not_fit_are_refused_in_the_words_of_one_engine(tiny_llama: Path):
     with pytest.raises(EngineStartError, match="^the KV cache is too small for one request"):
         await AsyncEngine.start(make_args(tiny_llama, num_kv_blocks=4, max_model_len=512))

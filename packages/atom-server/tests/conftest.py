@@ -171,6 +171,13 @@ def make_server(tiny_llama: Path) -> Callable[..., RunningServer]:
     return make
 
 
+@pytest.fixture(scope="module")
+def two_engines(tiny_llama: Path) -> Iterator[RunningServer]:
+    """A server with two engines."""
+    with RunningServer(tiny_llama, data_parallel_size=2) as running:
+        yield running
+
+
 class ServeProcess:
     """``atom serve`` in a process of its own.
 

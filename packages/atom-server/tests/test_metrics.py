@@ -52,6 +52,7 @@ NAMES = [
     "late_captures_total",
     "late_compilations_total",
     "engine_restarts_total",
+    "engine_serving",
 ]
 
 

@@ -68,10 +68,12 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
 
 
 def _machine(info: EngineInfo) -> str:
-    size = info.tensor_parallel_size
-    if size == 1:
-        return f"{info.device} in {info.dtype}, {info.num_threads} threads"
-    return f"{size} ranks (tensor parallel) on {info.device} in {info.dtype}, {info.num_threads} threads each"
+    size, num_engines = info.tensor_parallel_size, info.data_parallel_size
+    ranks = f"{size} ranks (tensor parallel) on " if size > 1 else ""
+    engines = f"{num_engines} engines (data parallel)" if num_engines > 1 else ""
+    of = (" of " if ranks else " on ") if engines else ""
+    each = " each" if size * num_engines > 1 else ""
+    return f"{engines}{of}{ranks}{info.device} in {info.dtype}, {info.num_threads} threads{each}"
 
 
 def warn_when_open(state: ServerState, console: Console) -> None:

@@ -166,7 +166,7 @@ class AsyncEngine:
             submission = self._inputs.process(prompts, wanted, **inputs)
             self._inputs.check_num_logprobs(submission)
         dispatch = self._replicas.route(submission)
-        stream = self._open.add(submission)
+        stream = self._open.add(submission, [route.rank for route in dispatch.routes])
         self._replicas.send(dispatch)
         return stream
 

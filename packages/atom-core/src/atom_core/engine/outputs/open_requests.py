@@ -62,12 +62,12 @@ class OpenRequests:
         """What is open of one tenant: requests count whole until all of their samples have ended."""
         return Load(num_samples=self._samples_of[tenant], num_tokens=self._tokens_of[tenant])
 
-    def add(self, submission: Submission) -> RequestStream:
-        """The stream for all samples of a submission."""
+    def add(self, submission: Submission, engines: Sequence[int]) -> RequestStream:
+        """The stream for all samples of a submission; `engines` has the rank of the one that gets each prompt."""
         for sample in submission.samples():
             self._outputs.add(sample)
         request_ids = [prompt.request_id for prompt in submission.prompts]
-        stream = RequestStream(request_ids, submission.num_samples, self._close, self._unread)
+        stream = RequestStream(request_ids, submission.num_samples, self._close, self._unread, engines=engines)
         self._streams |= dict.fromkeys(request_ids, ref(stream))
         for prompt in submission.prompts:
             load = (submission.tenant, submission.sampling_params.n, len(prompt.token_ids))
