@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from atom_core import AsyncEngine, EngineInfo, SamplingParams
 from atom_core.engine.replicas.status import EngineStatus
-from atom_server.generation.tallies import Tallies
-from atom_server.observe.metrics import Metrics, ServedPrompt
+from atom_server.generation.tallies import ServedPrompt, Tallies
+from atom_server.observe.metrics import Metrics
 
 BOARD = json.loads((Path(__file__).parents[2] / "docs/grafana/atom.json").read_text(encoding="utf-8"))
 QUERIES = [(panel["title"], target["expr"]) for panel in BOARD["panels"] for target in panel["targets"]]

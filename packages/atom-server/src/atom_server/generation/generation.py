@@ -17,8 +17,7 @@ from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
 from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError, engine_dead, shutting_down
-from atom_server.generation.tallies import Tallies
-from atom_server.observe.metrics import ServedPrompt
+from atom_server.generation.tallies import ServedPrompt, Tallies
 from atom_server.prompts.texts import PromptTokens
 from atom_server.request_log import RequestRecord
 from atom_server.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage

@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from atom_core import RequestOutput
 
 
+@dataclass(frozen=True)
+class ServedPrompt:
+    """A prompt of a request that has ended: the rank of its engine, its tokens, and those that the cache had."""
+
+    engine: int
+    num_tokens: int
+    num_cached_tokens: int
+
+
 @dataclass(slots=True)
 class _Tally:
     """What one sample has used so far."""

@@ -6,7 +6,6 @@ The prefix is our own unless ``--metrics-prefix vllm`` asks for vLLM's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
@@ -15,22 +14,13 @@ from atom_server.observe.engine_metrics import EngineMetrics
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine, SamplingParams
-    from atom_server.generation.tallies import Tallies
+    from atom_server.generation.tallies import ServedPrompt, Tallies
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
 _STEPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
 _SAMPLES = (1, 2, 5, 10, 20, 50, 100)
 _REJECTED = {429: "rate_limit", 503: "unavailable"}
-
-
-@dataclass(frozen=True)
-class ServedPrompt:
-    """A prompt of a request that has ended: the rank of its engine, its tokens, and those that the cache had."""
-
-    engine: int
-    num_tokens: int
-    num_cached_tokens: int
 
 
 class Metrics:
