@@ -337,5 +337,5 @@ class AsyncEngine:
     def _take_death(self, death: EngineDeath) -> None:
         """An engine died: what it had ends with "error"."""
         self.control.engine_died(death)
-        self._open.end(death.lost_sample_ids, "error", error=f"{death.name} died: {death.cause}", code="engine_dead")
+        self._open.take(death.last_news())
         self._take_infos()

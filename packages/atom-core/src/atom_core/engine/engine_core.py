@@ -25,6 +25,7 @@ from atom_core.messages import (
     RequestStepOutput,
     SchedulerOutput,
     StepStats,
+    Submission,
 )
 from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
@@ -119,6 +120,11 @@ class EngineCore:
         )
         for line in self.info.choices:
             logger.info("%s", line)
+
+    def add(self, submission: Submission) -> None:
+        """Queue all samples of a submission."""
+        for sample in submission.samples():
+            self.add_request(sample)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a validated request. One that cannot be served finishes with "error" at one of the next steps.

@@ -1,4 +1,4 @@
-"""`LLMEngine`: the engine inside the caller's process, for scripts and tests."""
+"""`LLMEngine`: the engine inside the caller's process, or several beside it, for scripts and tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from tqdm import tqdm
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.config.options import ConfigError
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.errors import EngineDeadError, InvalidRequestError
@@ -21,6 +20,7 @@ from atom_core.engine.inputs.validation import check_text, missing_tokenizer
 from atom_core.engine.interrupts import interrupts_held
 from atom_core.engine.outputs.completion import Completion
 from atom_core.engine.outputs.output_processor import OutputProcessor
+from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.executor.factory import MakeExecutor, make_executor
 from atom_core.messages import EngineOutput, Pooling, RequestOutput, SamplingParams, StepStats, Submission
@@ -31,7 +31,9 @@ StreamCallback = Callable[[RequestOutput], Any]
 
 
 class LLMEngine:
-    """Generates text in this process.
+    """Generates text in this process, or in one for each engine with `data_parallel_size` above 1.
+
+    What an engine of several had that dies finishes with "error"; the others go on, and it is started anew once.
 
     A call that ends with an exception, Ctrl-C among them, leaves nothing of its own requests in the engine. In the main
     thread Ctrl-C takes effect between steps; a second one takes effect at once.
@@ -59,14 +61,13 @@ class LLMEngine:
         return engine
 
     def _start(self, args: EngineArgs, executor: MakeExecutor = make_executor) -> None:
-        self._core: EngineCore | None = None
-        if args.data_parallel_size > 1:
-            raise ConfigError("LLMEngine has one engine by this version of ATOM: leave data_parallel_size out")
+        self._core: EngineCore | ReplicatedCore | None = None
         checkpoint = open_model(args)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
         config = resolve(args, checkpoint)
         self._speculates = config.speculation is not None
-        core = EngineCore(config, executor(config))
+        several = args.data_parallel_size > 1
+        core = ReplicatedCore(args, checkpoint.path) if several else EngineCore(config, executor(config))
         self._core = core
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
@@ -191,7 +192,7 @@ class LLMEngine:
         self._open_core().profile(start=True)
 
     def stop_profile(self) -> None:
-        """End the trace and write it under ``{torch_profiler_dir}/rank_0/``."""
+        """End the trace and write it under ``{torch_profiler_dir}/``, in a folder for each rank."""
         self._open_core().profile(start=False)
 
     @property
@@ -226,7 +227,7 @@ class LLMEngine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _open_core(self) -> EngineCore:
+    def _open_core(self) -> EngineCore | ReplicatedCore:
         if self._core is None:
             raise EngineDeadError("this engine was closed")
         return self._core
@@ -273,7 +274,7 @@ class LLMEngine:
                     completion = Completion(sample.caller_id, sample.sample_index)
                     self._completions.setdefault(sample.caller_id, {})[sample.sample_index] = completion
                     self._outputs.add(sample)
-                    core.add_request(sample)
+                core.add(submission)
 
     def _run(self, submissions: Sequence[Submission], *, use_tqdm: bool) -> list[dict[str, Any]]:
         """Queue these and step until they have finished; what comes of them, in order. What else finishes waits for
@@ -332,7 +333,7 @@ def _request_ids(submissions: Sequence[Submission]) -> list[str]:
     return [prompt.request_id for submission in submissions for prompt in submission.prompts]
 
 
-def _check_fit(core: EngineCore, submission: Submission) -> None:
+def _check_fit(core: EngineCore | ReplicatedCore, submission: Submission) -> None:
     """Raise InvalidRequestError where a prompt could never run."""
     for sample in submission.samples():
         if sample.sample_index == 0 and (reason := core.why_it_cannot_fit(sample)) is not None:

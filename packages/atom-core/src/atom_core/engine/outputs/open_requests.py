@@ -78,7 +78,7 @@ class OpenRequests:
         return stream
 
     def take(self, news: list[EngineOutput]) -> None:
-        """Turn a step's news into text, and wake whoever waits for it."""
+        """Turn news of samples into text, and wake whoever waits for it."""
         processed = self._outputs.process(news)
         if processed.stopped_request_ids:
             self._on_abort(processed.stopped_request_ids)
@@ -91,11 +91,6 @@ class OpenRequests:
     def end_all(self, reason: FinishReason) -> None:
         """Give every open sample its last news."""
         self._deliver(self._outputs.finish_all(reason))
-
-    def end(self, sample_ids: Sequence[str], reason: FinishReason, *, error: str, code: str) -> None:
-        """Give these samples, as far as they are open, their last news."""
-        news = [EngineOutput(each, [], finish_reason=reason, error=error, error_code=code) for each in sample_ids]
-        self._deliver(self._outputs.process(news).outputs)
 
     async def wait_until_idle(self) -> None:
         """Return when nothing is open."""

@@ -152,8 +152,7 @@ class _EngineLoop:
     def _handle(self, message: ToEngine | Exception) -> None:
         match message:
             case AddRequests(submission):
-                for sample in submission.samples():
-                    self._core.add_request(sample)
+                self._core.add(submission)
             case AbortRequests(request_ids):
                 self._core.abort(request_ids)
             case Profile(call_id, start):

@@ -43,6 +43,14 @@ class EngineDeath:
     cause: str
     lost_sample_ids: Sequence[str]
 
+    def last_news(self) -> list[EngineOutput]:
+        """The end of each sample that it had."""
+        error = f"{self.name} died: {self.cause}"
+        return [
+            EngineOutput(sample_id, [], finish_reason="error", error=error, error_code="engine_dead")
+            for sample_id in self.lost_sample_ids
+        ]
+
 
 @dataclass(frozen=True)
 class Dispatch:
