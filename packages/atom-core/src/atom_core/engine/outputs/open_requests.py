@@ -62,7 +62,7 @@ class OpenRequests:
         """What is open of one tenant: requests count whole until all of their samples have ended."""
         return Load(num_samples=self._samples_of[tenant], num_tokens=self._tokens_of[tenant])
 
-    def add(self, submission: Submission, engines: Sequence[int]) -> RequestStream:
+    def add(self, submission: Submission, engines: Sequence[int] = ()) -> RequestStream:
         """The stream for all samples of a submission; `engines` has the rank of the one that gets each prompt."""
         for sample in submission.samples():
             self._outputs.add(sample)
