@@ -137,6 +137,7 @@ async def test_a_pause_stops_both(engine: AsyncEngine):
         assert [output async for output in stream][-1].finish_reason == "length"
 
 
+@pytest.mark.slow  # the engines of LLMEngine are traced in all runs
 async def test_each_engine_traces_into_a_folder_of_its_own(engine: AsyncEngine):
     await engine.start_profile()
     await asyncio.gather(*(tokens_of(engine, [3 + index] * 20, SHORT) for index in range(2)))
@@ -166,3 +167,16 @@ async def test_prefixes_are_found_where_they_are(engine: AsyncEngine):
         await stream.aclose()
         await until(lambda: len(engine._replicas._samples) == 0)
     assert list(found.values()) == [[0, 64, 64]] * 8
+
+
+@pytest.mark.slow
+async def test_two_engines_of_two_ranks_give_the_tokens_of_one(tiny_llama: Path, make_engine, tmp_path: Path):
+    prompts, params = [[3 + index] * 20 for index in range(4)], SamplingParams(seed=5, max_tokens=12, ignore_eos=True)
+    one = make_engine().generate(prompts, params, use_tqdm=False)
+    async with running(tiny_llama, tensor_parallel_size=2, torch_profiler_dir=str(tmp_path)) as engine:
+        await engine.start_profile()
+        found = await asyncio.gather(*(tokens_of(engine, prompt, params) for prompt in prompts))
+        await engine.stop_profile()
+    assert [tokens for samples in found for tokens in samples] == [output["token_ids"] for output in one]
+    names = ["dp0_tp0", "dp0_tp1", "dp1_tp0", "dp1_tp1"]
+    assert sorted(trace.parent.name for trace in tmp_path.glob("*/*.gz")) == names

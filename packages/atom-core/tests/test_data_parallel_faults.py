@@ -137,6 +137,23 @@ async def test_an_engine_that_is_started_anew_is_paused_where_the_other_is(tiny_
 
 
 @pytest.mark.slow
+async def test_a_pause_holds_for_an_engine_that_is_started_anew_meanwhile(tiny_llama: Path):
+    async with running(tiny_llama) as engine:
+        strike(engine, 0)
+        await until(lambda: states(engine) == ["restarting", "serving"])
+        strike(engine, 1, signal.SIGSTOP)  # it answers once it goes on
+        pausing = asyncio.ensure_future(engine.control.pause())
+        await until(lambda: states(engine)[0] == "serving")
+        strike(engine, 1, signal.SIGCONT)
+        await pausing
+        streams = [engine.generate([3 + index] * 20, SHORT) for index in range(4)]
+        found = await engine.control.request_states()
+        assert [(state.phase, state.num_computed_tokens) for state in found] == [("waiting", 0)] * 4
+        await engine.control.resume()
+        assert await ends_of(streams) == [WHOLE] * 4
+
+
+@pytest.mark.slow
 async def test_a_question_is_answered_by_those_that_are_left(tiny_llama: Path):
     async with running(tiny_llama) as engine:
         await engine.control.pause()

@@ -69,6 +69,13 @@ def test_the_last_token_of_a_prompt_is_always_computed():
     assert [router.route(prompt_of(1, 8), IDLE).num_to_compute for _ in range(2)] == [8, 4]
 
 
+def test_of_many_prompts_fewer_blocks_of_each_are_compared():
+    router = make_router()
+    router.route(prompt_of(1), IDLE)
+    assert router.route(prompt_of(1), IDLE, most_blocks=3).num_to_compute == 41 - 3 * BLOCK
+    assert router.route(prompt_of(1), IDLE, most_blocks=0).num_to_compute == 41
+
+
 def test_where_caches_find_no_prefixes_only_the_load_counts():
     router = make_router(finds_prefixes=False)
     assert [router.route(prompt_of(1), IDLE) for _ in range(4)] == [Route(0, 41), Route(1, 41)] * 2

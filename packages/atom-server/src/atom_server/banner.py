@@ -47,18 +47,19 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
     concurrency = info.num_cache_tokens / info.max_model_len
     cache_dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
     prefix = "on" if info.enable_prefix_caching else "off"
+    each = " in each engine" if info.data_parallel_size > 1 else ""
     return [
         ("model", f"{', '.join(state.served_names)} ({info.architecture})"),
         ("runs on", _machine(info)),
         (
             "KV cache",
             f"{info.num_blocks} blocks of {info.block_size} = {info.num_cache_tokens} tokens{cache_dtype},"
-            f" prefix cache {prefix}",
+            f" prefix cache {prefix}{each}",
         ),
         (
             "limits",
             f"context {info.max_model_len} tokens, {info.max_num_seqs} requests at once"
-            f" ({concurrency:.1f} of them at full context)",
+            f" ({concurrency:.1f} of them at full context){each}",
         ),
         ("API", f"{url}/v1"),
         ("docs", f"{url}/docs"),

@@ -27,7 +27,7 @@ class EngineControl:
     """
 
     def __init__(self, replicas: Replicas) -> None:
-        self.is_paused = False
+        self.is_paused = self._is_to_pause = False
         self._replicas = replicas
         # By the id of each call: the rank of the engine that is asked, and its reply.
         self._open: dict[int, tuple[int, asyncio.Future[Reply]]] = {}
@@ -44,11 +44,17 @@ class EngineControl:
 
     async def pause(self) -> None:
         """Let the steps that run end, and take no others until `resume`. Requests keep their places, new ones wait."""
-        await self._ask(partial(Pause, is_paused=True))
+        self._is_to_pause = True  # before an answer: an engine may be started anew meanwhile
+        try:
+            await self._ask(partial(Pause, is_paused=True))
+        except BaseException:
+            self._is_to_pause = self.is_paused
+            raise
         self.is_paused = True
 
     async def resume(self) -> None:
         """Go on after `pause`."""
+        self._is_to_pause = False
         await self._ask(partial(Pause, is_paused=False))
         self.is_paused = False
 
@@ -66,12 +72,13 @@ class EngineControl:
 
     def engine_started(self, rank: int) -> None:
         """An engine was started anew: it pauses where the others do."""
-        if self.is_paused:
+        if self._is_to_pause:
             self._replicas.ask(rank, Pause(next(self._ids), is_paused=True))
 
     def engine_died(self, death: EngineDeath) -> None:
         """No reply of it will come. Where it was the last one, those that are started anew are not paused."""
-        self.is_paused = self.is_paused and bool(self._replicas.serving)
+        if not self._replicas.serving:
+            self.is_paused = self._is_to_pause = False
         for rank, call in self._open.values():
             if rank == death.rank and not call.done():
                 call.set_exception(EngineDeadError(death.cause))

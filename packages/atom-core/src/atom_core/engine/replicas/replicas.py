@@ -17,7 +17,7 @@ from atom_core.engine.info import EngineInfo
 from atom_core.engine.process.wire import AbortRequests, AddRequests, FromEngine, News, Reply, ToEngine
 from atom_core.engine.replicas.open_samples import OpenSamples, output_cost
 from atom_core.engine.replicas.replica import Replica
-from atom_core.engine.replicas.router import Route, Router
+from atom_core.engine.replicas.router import MOST_NAMED_BLOCKS, Route, Router
 from atom_core.engine.replicas.status import EngineStatus
 from atom_core.kv_cache.config import PrefixHash
 from atom_core.messages import EngineOutput, Submission
@@ -173,10 +173,11 @@ class Replicas:
             InvalidRequestError: it holds what cannot be sent.
         """
         loads = dict(self._samples.loads)
+        most_blocks = MOST_NAMED_BLOCKS // len(submission.prompts)
         routes = []
         for prompt in submission.prompts:
             try:
-                route = self._router.route(prompt.token_ids, loads, salt=submission.cache_salt)
+                route = self._router.route(prompt.token_ids, loads, salt=submission.cache_salt, most_blocks=most_blocks)
             except LookupError:
                 raise EngineDeadError("no engine works") from None
             loads[route.rank] += route.num_to_compute + output_cost(prompt, submission)
