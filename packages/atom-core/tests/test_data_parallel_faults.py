@@ -53,9 +53,10 @@ def strike(engine: AsyncEngine, rank: int, number: int = signal.SIGKILL) -> None
 async def ends_of(streams) -> list[tuple[str | None, str | None]]:
     """How each stream ends: its finish reason, and the kind of its error."""
     ends = []
-    for stream in streams:
-        last = [output async for output in stream][-1]
-        ends.append((last.finish_reason, last.error_code))
+    async with asyncio.timeout(60):
+        for stream in streams:
+            last = [output async for output in stream][-1]
+            ends.append((last.finish_reason, last.error_code))
     return ends
 
 
