@@ -152,6 +152,8 @@ async def test_a_reset_prefix_cache_is_forgotten_by_the_front_too(engine: AsyncE
 
     assert [await num_cached() for _ in range(2)] == [0, 48]
     await engine.control.reset_prefix_cache()
+    assert engine._replicas._router.route([17] * 64, {}).num_to_compute == 64
+    await engine.control.reset_prefix_cache()
     assert [await num_cached() for _ in range(2)] == [0, 48]
 
 
