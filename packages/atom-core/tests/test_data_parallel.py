@@ -107,6 +107,13 @@ async def test_prompts_of_one_request_are_dealt_out_and_their_samples_stay_toget
     await until(lambda: is_idle(engine))
 
 
+async def test_prompts_of_one_request_that_share_a_prefix_do_not_all_go_to_one_engine(engine: AsyncEngine):
+    stream = engine.submit([[9] * 64 + [3 + index] for index in range(8)], LONG)
+    assert Counter(stream.engines) == {0: 4, 1: 4}
+    await stream.aclose()
+    await until(lambda: is_idle(engine))
+
+
 async def test_embeddings_of_many_prompts_come_from_both(engine: AsyncEngine, make_engine):
     prompts = [[3 + index] * 24 for index in range(4)]
     stream = engine.submit(prompts, "mean")
