@@ -70,7 +70,7 @@ class Router:
         Args:
             loads: tokens that wait at each engine.
             salt: prompts of different salts share nothing.
-            most_blocks: of the prompt that are compared.
+            most_blocks: how many leading blocks of the prompt are compared, at most.
 
         Raises:
             LookupError: there is no engine.
