@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.errors import EngineDeadError
-from atom_core.engine.failure import Failure
 from atom_core.engine.info import EngineInfo
+from atom_core.errors import EngineDeadError
 from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor, StepHandle
+from atom_core.failure import Failure
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import (
     EngineOutput,
