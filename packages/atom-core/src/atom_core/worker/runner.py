@@ -33,6 +33,11 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     num_slots: int = 0
     num_snapshots: int = 0
 
+    @property
+    def can_keep_prefixes(self) -> bool:
+        """Whether prefixes can be found; where layers keep states, memory for those behind prefixes is needed."""
+        return self.num_snapshots > 0 or not any(group.in_slots for group in self.groups)
+
 
 PendingOutput = Callable[[], ModelOutput]
 """Waits, in any thread, for the results of a step that was launched; raises what went wrong on the device."""
