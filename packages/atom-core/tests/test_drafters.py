@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from atom_core.speculation import Candidate, Draft, DraftStatistics, Speculation, SpeculationConfig, Trail
+from atom_core.speculation import Candidate, Draft, DraftStatistics, EachByItself, Speculation, SpeculationConfig, Trail
 from atom_core.speculation import ngram as ngram_module
 from atom_core.speculation.costs import StepCosts
 from atom_core.speculation.ngram import NgramDrafter
@@ -245,7 +245,7 @@ def make_trail(right: float) -> Trail:
 
 
 def chosen(*rights: float, room: int = 100, costs: StepCosts, num_rows: int = 0) -> list[int]:
-    speculation = Speculation(SpeculationConfig(num_tokens=8), lambda: FixedDrafter(4))
+    speculation = Speculation(SpeculationConfig(num_tokens=8), EachByItself(lambda: FixedDrafter(4)))
     speculation.costs = costs
     candidates = [Candidate(make_trail(right), [1] * 500, 50) for right in rights]
     return [len(found) for found in speculation.choose(candidates, num_rows=num_rows or len(rights), room=room)]
@@ -279,7 +279,7 @@ def test_the_room_of_a_step_is_kept_to():
 
 def test_a_step_is_waited_for_where_drafts_would_follow_it():
     def is_worth(right: float, costs: StepCosts) -> bool:
-        speculation = Speculation(SpeculationConfig(num_tokens=4), lambda: FixedDrafter(4))
+        speculation = Speculation(SpeculationConfig(num_tokens=4), EachByItself(lambda: FixedDrafter(4)))
         speculation.costs = costs
         candidates = [Candidate(make_trail(right), [1] * 500, 50)]
         return speculation.is_worth_waiting(candidates, num_rows=1, room=50)

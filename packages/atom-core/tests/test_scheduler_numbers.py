@@ -108,9 +108,9 @@ def test_a_step_samples_256_tokens_with_drafts_or_those_of_sixteen_requests():
     assert [config.max_num_samples(n) for n in (1, 17, 64, 65, 257)] == [4, 68, 256, 256, 257]
     many = SpeculationConfig(num_tokens=31)
     assert [many.max_num_samples(n) for n in (1, 16, 17)] == [32, 512, 512]
-    assert [SpeculationConfig(method=method).is_by_model for method in ("ngram", "mtp", "eagle", "eagle3")] == [
-        *[False, True, True, True]
-    ]
+    assert [
+        SpeculationConfig(method=method).is_by_model for method in ("ngram", "suffix", "mtp", "eagle", "eagle3")
+    ] == [*[False, False, True, True, True]]
 
 
 # Requests.

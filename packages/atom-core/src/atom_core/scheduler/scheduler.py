@@ -172,6 +172,8 @@ class Scheduler:
                 engine_output = take_result(self._book, request, entry, result)
                 if engine_output is not None:
                     news.append(engine_output)
+                if self._drafting is not None and request.status is RequestStatus.FINISHED:
+                    self._drafting.take_end(request)
         self._cache.step_reported(step.step_id)
         if self._drafting is not None:
             self._drafting.take_report(plan, step, output)
@@ -184,6 +186,8 @@ class Scheduler:
     def forget_prefixes(self) -> None:
         """No later request finds what was cached so far."""
         self._cache.forget_prefixes()
+        if self._drafting is not None:
+            self._drafting.forget()
 
     def states(self) -> list[RequestState]:
         """Where each request stands."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.speculation.costs import StepCosts
-from atom_core.speculation.drafter import MakeDrafter
+from atom_core.speculation.drafter import Drafters
 from atom_core.speculation.statistics import DraftStatistics
 from atom_core.speculation.trail import Experience, Trail
 from atom_core.speculation.trials import Prospect, Trials
@@ -60,7 +60,7 @@ class Speculation:
 
     Args:
         config: what was asked for.
-        make_drafter: gives each request its drafter; None where a model drafts.
+        drafters: give each request its drafter; None where a model drafts.
 
     Attributes:
         config: what was asked for.
@@ -68,8 +68,8 @@ class Speculation:
         statistics: counts of the drafts that were verified.
     """
 
-    def __init__(self, config: SpeculationConfig, make_drafter: MakeDrafter | None = None) -> None:
-        self.config, self._make_drafter = config, make_drafter
+    def __init__(self, config: SpeculationConfig, drafters: Drafters | None = None) -> None:
+        self.config, self._drafters = config, drafters
         self.costs, self._trials = StepCosts(), Trials()
         self._steps_to_trial = _STEPS_BETWEEN_TRIALS
         # What was best for the last step of a model that drafts.
@@ -77,9 +77,24 @@ class Speculation:
         self._experience = Experience() if config.is_by_model else None
         self.statistics = DraftStatistics(config.num_tokens)
 
-    def start_trail(self) -> Trail:
-        """For a request that had none."""
-        return Trail(None if self._make_drafter is None else self._make_drafter(), self._experience)
+    @property
+    def num_kept_tokens(self) -> int:
+        """Tokens that are kept of requests that ended, to guess by."""
+        return 0 if self._drafters is None else self._drafters.num_kept_tokens
+
+    def start_trail(self, salt: str = "") -> Trail:
+        """For a request of `salt` that had none."""
+        return Trail(None if self._drafters is None else self._drafters.start(salt), self._experience)
+
+    def take_output(self, salt: str, token_ids: Sequence[int]) -> None:
+        """A request of `salt` ended with this output."""
+        if self._drafters is not None:
+            self._drafters.take_output(salt, token_ids)
+
+    def forget(self) -> None:
+        """Keep nothing of requests that ended."""
+        if self._drafters is not None:
+            self._drafters.forget()
 
     def choose(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> list[Sequence[int]]:
         """Drafts for each of `candidates`, all of whose tokens are known.
