@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -20,7 +19,6 @@ pytest.importorskip("transformers")
 import torch
 
 from atom_models import supported_architectures
-from atom_models.architectures.registry import keeps_states
 from soak import MANY_TOKENS, Soak, greedy
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
@@ -65,8 +63,6 @@ def test_graphs_and_eager_steps_give_the_tokens_of_transformers(folder: Path) ->
 
 def test_drafts_change_no_token_beside_graphs_and_prompts(folder: Path) -> None:
     """They are verified outside of graphs; the other steps of the same requests are replayed."""
-    if keeps_states(json.loads((folder / "config.json").read_text())["architectures"][0]):
-        pytest.skip("drafts behind states are refused")
     prompts = [prompt[: len(prompt) // 2] * 2 or prompt for prompt in prompts_of(LENGTHS)]
     options = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 16}
     with LLMEngine(str(folder), **options) as engine:

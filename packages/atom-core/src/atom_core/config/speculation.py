@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError
 from atom_core.speculation.config import SpeculationConfig
+from atom_kernels.protocols.slots import Slots
+from atom_models.architectures.registry import keeps_states
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -46,6 +48,16 @@ def read_speculation(args: EngineArgs) -> SpeculationConfig | None:
     if args.method is not None or args.num_speculative_tokens > 1:
         raise ConfigError("speculative_config says what method and num_speculative_tokens do: give it alone")
     return _read_json(args.speculative_config)
+
+
+def check_num_states(num_drafts: int, architecture: str) -> None:
+    """Raise ConfigError where a model keeps a state for each draft, and cannot keep so many."""
+    most = Slots.most_each - 1
+    if num_drafts > most and keeps_states(architecture):
+        raise ConfigError(
+            f"num_speculative_tokens is {num_drafts}; {architecture} keeps a state for each draft, {most} at most: "
+            "ask for no more"
+        )
 
 
 def asked_method(args: EngineArgs) -> Any:

@@ -116,6 +116,7 @@ class QwenDeltaNet(Layer):
             value_dim=config.linear_value_head_dim,
             conv_width=config.linear_conv_kernel_dim,
             dtype=context.dtype_name,
+            num_drafts=context.num_drafts,
         )
         if value_heads % key_heads:
             raise ValueError(
