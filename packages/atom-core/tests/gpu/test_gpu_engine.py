@@ -75,6 +75,21 @@ def test_drafts_change_no_token_beside_graphs_and_prompts(folder: Path) -> None:
             assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next", "qwen3_5_moe", "deepseek_v32", "glm_moe_dsa"])
+def test_drafts_of_prediction_layers_change_no_token_in_graphs(family: str, tiny_family: Callable[[str], Path]) -> None:
+    """Random ones are mostly wrong, so that each step goes on from another place than the one before it ended at."""
+    prompts = prompts_of(LENGTHS)
+    options = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 16}
+    with LLMEngine(str(tiny_family(family)), **options) as engine:
+        expected = tokens_of(engine, prompts)
+    speculation = {"method": "mtp", "num_speculative_tokens": 3, "adaptive": False}
+    with LLMEngine(str(tiny_family(family)), **options, speculative_config=speculation) as engine:
+        assert tokens_of(engine, prompts) == expected
+        assert [tokens_of(engine, [prompt])[0] for prompt in prompts[:3]] == expected[:3]
+        assert engine.stats.num_draft_tokens > engine.stats.num_accepted_tokens
+        assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch imports of itself to compile
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_compiled_models_give_the_tokens_of_eager_steps(
