@@ -159,6 +159,7 @@ def load_with_draft(
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
         aux_hidden_states=aux,
+        num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
     )
     target = build_model(checkpoint, context)
     load_weights(target, checkpoint, progress=False)

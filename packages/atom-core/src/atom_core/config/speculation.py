@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError
 from atom_core.speculation.config import SpeculationConfig, SuffixConfig
+from atom_kernels.protocols.slots import Slots
+from atom_models.architectures.registry import keeps_states
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -16,8 +18,8 @@ BUILT = ("ngram", "suffix", "mtp", "eagle", "eagle3")
 # Methods whose head has a folder of its own.
 WITH_MODEL = ("eagle", "eagle3")
 MOST_TOKENS = 16
-# How many of them suffix lookup makes by itself is a matter of what agrees.
-_DEFAULT_TOKENS = {"suffix": MOST_TOKENS}
+# How many of them suffix lookup makes by itself is a matter of what agrees. Models that keep states take no more.
+_DEFAULT_TOKENS = {"suffix": Slots.most_each - 1}
 # Tokens that are compared at most; longer agreements say no more.
 MOST_COMPARED = 64
 
@@ -57,6 +59,16 @@ def read_speculation(args: EngineArgs) -> SpeculationConfig | None:
     if method is not None or num_tokens is not None:
         raise ConfigError("speculative_config says what method and num_speculative_tokens do: give it alone")
     return _read_json(args.speculative_config)
+
+
+def check_num_states(num_drafts: int, architecture: str) -> None:
+    """Raise ConfigError where a model keeps a state for each draft, and cannot keep so many."""
+    most = Slots.most_each - 1
+    if num_drafts > most and keeps_states(architecture):
+        raise ConfigError(
+            f"num_speculative_tokens is {num_drafts}; {architecture} keeps a state for each draft, {most} at most: "
+            "ask for no more"
+        )
 
 
 def asked_method(args: EngineArgs) -> Any:
