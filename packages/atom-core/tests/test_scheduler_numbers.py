@@ -18,7 +18,6 @@ from atom_core.speculation import DraftStatistics, Speculation, SpeculationConfi
 from atom_core.speculation.costs import StepCosts, _size_of
 from atom_core.speculation.factory import make_speculation
 from atom_kernels.protocols import Pages, Slots
-from atom_kernels.sampling.drafts import VERIFY_DRAFTS, DraftProblem
 from clock import Clock
 
 SIZES = {"max_num_seqs": 1, "max_num_batched_tokens": 16, "max_model_len": 64}
@@ -268,7 +267,3 @@ def test_an_engine_speculates_as_its_settings_say():
     by_text = make_speculation(SpeculationConfig(num_tokens=2, prompt_lookup_min=1, prompt_lookup_max=3))
     assert isinstance(by_text, Speculation)
     assert make_speculation(SpeculationConfig(method="mtp")) is not None
-
-
-def test_verifying_drafts_reads_two_tokens_and_writes_one():
-    assert VERIFY_DRAFTS.work(DraftProblem(), 5).num_bytes == 5 * 3 * 8
