@@ -81,6 +81,16 @@ def test_words_hold_four_planes_of_neighboring_inputs():
     assert not (words[:, PLANE + 200 % PLANE :] >> 8).any()  # what fills up the last tile
 
 
+def test_rows_may_be_rounded_with_a_scale_for_each_group_of_inputs():
+    x = torch.randn(3, 200, generator=torch.Generator().manual_seed(2)) * torch.tensor([[1.0], [100], [0]])
+    x[:, 128:] *= 50
+    codes, scale = rounded_rows(x.to(DEVICE), group=64)
+    expected = Float8(1, 64).quantize(x)["scale"]
+    assert torch.allclose(scale.cpu(), expected, rtol=1e-6)
+    off = (codes.float().cpu() * expected.repeat_interleave(64, 1)[:, :200]) - x
+    assert (off.abs() <= x.abs() / 16 + 1e-9).float().mean() > 0.95
+
+
 @pytest.mark.parametrize("normed", [False, True])
 def test_rounded_rows_have_their_own_scales(normed):
     x = torch.randn(5, 96, generator=torch.Generator().manual_seed(1)) * torch.tensor([[1.0], [100], [1e-3], [0], [7]])
@@ -110,6 +120,36 @@ def test_rows_that_are_rounded_first_give_products_with_their_scales(num_rows, g
     assert mismatch(got, expected, Tolerance(1e-2, 1e-3)) is None
     without = dataclasses.replace(problem, input_format=None)
     assert mismatch(got, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("num_columns", [256, 320])
+def test_rows_that_are_rounded_in_groups_give_products_with_the_scales_of_both(num_columns, gated):
+    inputs = Float8(1, 128)
+    problem = FusedLinearProblem(
+        num_columns, 96, torch.float32, gated=gated, weight_format=Float8(128, 128), input_format=inputs
+    )
+    weights, (x, *_), _ = make_case(problem, 3)
+    x = (x * 4).round().clamp(-7, 7)
+    # Every group has a scale of its own, with which all of its numbers are exact.
+    for group, first in enumerate(range(0, num_columns, 128)):
+        x[:, first] = 7.0
+        x[:, first : first + 128] *= 2.0**group * 448.0 / 7 / 64
+    expected = FUSED_LINEAR.reference(problem, weights, x)
+    for config in (SkinnyConfig(16, 16, 128, 2, rounds=True), SkinnyConfig(16, 32, 64, 1, rounds=True)):
+        got = SkinnyLinear(problem, pack(problem, weights), config)(x)
+        assert mismatch(got, expected, Tolerance(1e-2, 1e-3)) is None
+    without = dataclasses.replace(problem, input_format=None)
+    assert mismatch(expected, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
+
+
+@pytest.mark.parametrize("weight_format", FORMATS, ids=lambda one: one.name)
+def test_codes_may_be_scaled_before_the_product_instead_of_its_sums(weight_format):
+    problem = FusedLinearProblem(288, 24, torch.float32, bias=True, gated=True, weight_format=weight_format)
+    weights, inputs, expected = make_case(problem, 19)
+    block_k = block_of_inputs(packing_of(weight_format, 288), 128)
+    kernel = SkinnyLinear(problem, pack(problem, weights), SkinnyConfig(32, 16, block_k, 2, makes_weights=True), 19)
+    assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
 
 
 class PowersBesideIntegers(Integers):

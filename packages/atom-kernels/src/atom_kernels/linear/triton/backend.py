@@ -79,6 +79,8 @@ class SkinnyLinear:
             if packing.is_one_scale_a_row(problem.in_features):
                 packing = PLAIN
             self._weight, self._scale, self._minimum = weights["codes"], weights["scale"], weights["minimum"]
+        # Rows that are rounded have their scales where the weight has its own.
+        self._group = packing.group if packing is not PLAIN else None
         self._bias = weights["bias"]
         self._num_blocks = -(-problem.out_features // config.block_n)
         self._constants = config.launch() | dependent_launch() | packing.constants() | {
@@ -113,7 +115,7 @@ class SkinnyLinear:
             residual = residual.contiguous()
         x_scale = None
         if config.rounds:
-            (x, x_scale), norm_weight = rounded_rows(x, norm_weight, eps, norm_offset), None
+            (x, x_scale), norm_weight = rounded_rows(x, norm_weight, eps, norm_offset, group=self._group), None
         elif norm_weight is not None and config.norm_apart:
             x, norm_weight = rms_norm_by_triton(x, norm_weight, eps, norm_offset), None
         parts = squares = None

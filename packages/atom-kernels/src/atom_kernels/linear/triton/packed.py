@@ -120,11 +120,11 @@ def packed_products(
     num_tokens, x_stride, begin,
     K: tl.constexpr, GATED: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     PRECISION: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, MAKES_WEIGHTS: tl.constexpr = False,
 ):  # fmt: skip
     """Products [BLOCK_N, BLOCK_M] with the rows of gates and ups, and the sums of squares [BLOCK_M].
 
-    Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has; it is not gated then.
+    Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has.
     """
     is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
     has_minimum: tl.constexpr = minimum_ptr is not None
@@ -158,7 +158,18 @@ def packed_products(
                 squares += wide * wide
                 norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32) + norm_offset
                 x = (wide * norm[:, None]).to(x.dtype)
-            if scales_codes:
+            if MAKES_WEIGHTS and not scales_codes:
+                if scales_planes or plane == 0:
+                    group = tl.minimum(first + plane * lanes, K - 1) // GROUP
+                    scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, GROUP, GROUP_ROWS)
+                    if GATED:
+                        up_scale, up_minimum = scale_of(scale_ptr, minimum_ptr, up_rows, group, K, GROUP, GROUP_ROWS)
+                weight = _weights(codes, plane, scale, minimum, x, KIND, has_minimum, PRECISION)
+                sums = tl.dot(weight, x.to(weight.dtype), sums, input_precision="ieee")
+                if GATED:
+                    weight = _weights(up_codes, plane, up_scale, up_minimum, x, KIND, has_minimum, PRECISION)
+                    up_sums = tl.dot(weight, x.to(weight.dtype), up_sums, input_precision="ieee")
+            elif scales_codes:
                 sums = _scaled_dot(codes, powers, plane, x, sums, PRECISION)
                 if GATED:
                     up_sums = _scaled_dot(up_codes, up_powers, plane, x, up_sums, PRECISION)
@@ -166,14 +177,17 @@ def packed_products(
                 product = _dot(codes, plane, x, product, KIND, has_minimum, PRECISION)
                 if GATED:
                     up_product = _dot(up_codes, plane, x, up_product, KIND, has_minimum, PRECISION)
-            if has_minimum:
+            if has_minimum and not MAKES_WEIGHTS:
                 total += tl.sum(x.to(tl.float32), axis=0)
-            if not scales_codes and (scales_planes or plane == planes - 1):
+            if not MAKES_WEIGHTS and not scales_codes and (scales_planes or plane == planes - 1):
                 group = tl.minimum(first + plane * lanes, K - 1) // GROUP
                 if x_scale_ptr is not None:
                     groups: tl.constexpr = (K + GROUP - 1) // GROUP
                     at = x_scale_ptr + tokens * groups + group
-                    product *= tl.load(at, mask=tokens < num_tokens, other=0.0)[None, :]
+                    x_scale = tl.load(at, mask=tokens < num_tokens, other=0.0)[None, :]
+                    product *= x_scale
+                    if GATED:
+                        up_product *= x_scale
                 sums += _scaled(
                     product, total[None, :], scale_ptr, minimum_ptr, rows[:, None], group, K, GROUP, GROUP_ROWS
                 )
@@ -188,6 +202,23 @@ def packed_products(
     if scales_codes and PRECISION == "pairs":
         sums, up_sums = sums * SUM_SCALE, up_sums * SUM_SCALE
     return sums, up_sums, tl.sum(squares, axis=0)
+
+
+@triton.jit
+def _weights(
+    codes, plane: tl.constexpr, scale, minimum, x, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The weights of a plane, in the dtype in which they are multiplied."""
+    if PRECISION == "pairs":
+        weight = decode_in_pairs(codes, plane, KIND, FROM_ZERO) * scale.to(tl.bfloat16)[:, None]
+        if FROM_ZERO:
+            weight += minimum.to(tl.bfloat16)[:, None]
+        return weight
+    else:
+        weight = decode(codes, plane, KIND, FROM_ZERO) * scale[:, None]
+        if FROM_ZERO:
+            weight += minimum[:, None]
+        return weight if PRECISION == "ieee" else weight.to(x.dtype)
 
 
 @triton.jit

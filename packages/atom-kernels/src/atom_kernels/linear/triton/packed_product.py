@@ -63,9 +63,18 @@ def _bind_fp8(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], t
 
 
 def rounded_rows(
-    x: torch.Tensor, norm_weight: torch.Tensor | None = None, eps: float = 0.0, norm_offset: float = 0.0
+    x: torch.Tensor,
+    norm_weight: torch.Tensor | None = None,
+    eps: float = 0.0,
+    norm_offset: float = 0.0,
+    *,
+    group: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[T, K]``, normed first where there is a norm -> its rows as `Float8`: e4m3 [T, K] and float32 scales [T, 1]."""
+    """``[T, K]``, normed first where there is a norm -> e4m3 [T, K] and float32 scales [T, groups].
+
+    Args:
+        group: inputs that share a scale, a power of two; None is a whole row.
+    """
     from atom_kernels.linear.triton.convert import round_rows_kernel
     from atom_kernels.powers_of_two import power_of_two
     from atom_kernels.triton.support import dependent_launch
@@ -74,12 +83,13 @@ def rounded_rows(
         x = x.contiguous()
     num_rows, size = x.shape
     codes = torch.empty(num_rows, size, dtype=torch.float8_e4m3fn, device=x.device)
-    scale = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
     block = power_of_two(size)
+    group = min(group or block, block)
+    scale = torch.empty(num_rows, -(-size // group), dtype=torch.float32, device=x.device)
     if num_rows:
         launch(
             round_rows_kernel, (num_rows,), x, norm_weight, codes, scale, x.stride(0), eps, norm_offset,
-            SIZE=size, BLOCK=block, num_warps=min(max(block // 512, 1), 16), **dependent_launch(),
+            SIZE=size, GROUP=group, BLOCK=block, num_warps=min(max(block // 512, 1), 16), **dependent_launch(),
         )  # fmt: skip
     return codes, scale
 
