@@ -57,8 +57,8 @@ def skinny_linear_kernel(
         )  # fmt: skip
     elif KIND != "plain":
         gate, up, squares = packed_products(
-            x_ptr, x_scale_ptr, weight_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, weight_row, weight_row + N,
-            rows, num_rows, x_stride, begin,
+            x_ptr, x_scale_ptr, weight_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, weight_row,
+            weight_row + N, rows, num_rows, x_stride, begin,
             K, GATED, KIND, GROUP, GROUP_ROWS, PRECISION, steps, even, BLOCK_M, BLOCK_N, BLOCK_K, MAKES_WEIGHTS,
         )  # fmt: skip
     elif BLOCK_M == 1:
