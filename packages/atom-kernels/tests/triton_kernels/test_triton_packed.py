@@ -10,10 +10,12 @@ import torch
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
-from atom_kernels.linear.triton.backend import PACKED_SKINNY_BACKEND, SkinnyLinear
-from atom_kernels.linear.triton.packed_product import made_plain, packed_linear, rounded_rows
+from atom_kernels.linear.triton.backend import PACKED_SKINNY_BACKEND
+from atom_kernels.linear.triton.packed_product import made_plain, packed_linear
 from atom_kernels.linear.triton.packed_weights import PLANE, TILE, pack, packing_of, planes, why_not_packed
+from atom_kernels.linear.triton.rounded_rows import rounded_rows
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs
+from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.select import select
