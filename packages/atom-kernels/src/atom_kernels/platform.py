@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -34,6 +35,8 @@ class Facts:
         torch_build: "cpu", "cuda" or "rocm": what this torch was compiled for.
         num_devices: accelerators that torch can see.
         device_name, device_arch: what accelerator 0 is; its architecture is such as "gfx942" or "sm_90".
+        num_processors: its processors (NVIDIA: SMs, AMD: compute units); 0 if not known.
+        bytes_per_second: what its memory moves at most; 0 if not known.
         aiter_version: the distribution `amd-aiter`'s, None if absent (`aiter` alone is the name of another project).
         aiter: what it offers, where it could be imported; None elsewhere.
         aiter_error: why it could not be used where it was tried.
@@ -50,6 +53,8 @@ class Facts:
     num_devices: int = 0
     device_name: str = ""
     device_arch: str = ""
+    num_processors: int = 0
+    bytes_per_second: float = 0.0
     aiter_version: str | None = None
     aiter: AiterApi | None = None
     aiter_error: str | None = None
@@ -82,6 +87,8 @@ class Platform:
         batch_invariant: operators must give a row the same bits in any batch; asked for by who builds a model.
         aiter: what the AITER here offers, None where it cannot run.
         num_devices: accelerators like this one that this process may use; 0 on a CPU.
+        num_processors: of an accelerator (NVIDIA: SMs, AMD: compute units); 0 on a CPU.
+        bytes_per_second: what an accelerator's memory moves at most; 0 on a CPU.
     """
 
     device: str
@@ -97,6 +104,8 @@ class Platform:
     batch_invariant: bool = False
     aiter: AiterApi | None = None
     num_devices: int = 0
+    num_processors: int = 0
+    bytes_per_second: float = 0.0
 
     @staticmethod
     def rocm(arch: str, *, release: str = "git", device: str = "cuda") -> Platform:
@@ -162,6 +171,15 @@ class Platform:
 # AMD's CDNA 3 and 4 guides; NVIDIA's CUDA C++ programming guide, "Technical specifications per compute capability".
 _LOCAL_MEMORY = {"gfx942": 65536, "gfx950": 163840, "sm_80": 166912, "sm_90": 232448, "sm_100": 232448}
 _LEAST_LOCAL_MEMORY = 65536
+# Processors and bytes a second of the best known card of an architecture, where the card itself was not asked.
+_PROCESSORS = {
+    "gfx942": (304, 5.3e12),
+    "gfx950": (256, 8.0e12),
+    "sm_80": (108, 2.0e12),
+    "sm_90": (132, 3.35e12),
+    "sm_100": (148, 8.0e12),
+}
+_FEWEST_PROCESSORS = (100, 1.0e12)
 
 # The platforms that `use_platform` put in the place of this machine; the last one is in force.
 _in_use: list[Platform] = []
@@ -209,6 +227,7 @@ def platform_from_facts(facts: Facts) -> Platform:
         "torch": None,
     }
     fast_bf16, bf16_reason = _judge_bf16(facts, on_gpu)
+    num_processors, bytes_per_second = _PROCESSORS.get(facts.device_arch, _FEWEST_PROCESSORS) if on_gpu else (0, 0.0)
     return Platform(
         device="cuda" if on_gpu else "cpu",
         vendor=vendor,
@@ -222,6 +241,8 @@ def platform_from_facts(facts: Facts) -> Platform:
         cpu_features=facts.cpu_features,
         aiter=facts.aiter if reasons["aiter"] is None else None,
         num_devices=facts.num_devices if on_gpu else 0,
+        num_processors=facts.num_processors or num_processors,
+        bytes_per_second=facts.bytes_per_second or bytes_per_second,
     )
 
 
@@ -229,17 +250,16 @@ def gather_facts() -> Facts:
     """Look at this machine. Imports AITER only where it could run, and times bfloat16 only where the CPU claims it."""
     torch_build = "rocm" if torch.version.hip else "cuda" if torch.version.cuda else "cpu"
     num_devices = torch.cuda.device_count() if torch_build != "cpu" else 0
-    device_name, device_arch = _describe_device(torch_build) if num_devices else ("", "")
+    device = _describe_device(torch_build) if num_devices else {"device_name": "", "device_arch": ""}
     aiter_version = installed_version()
-    try_aiter = torch_build == "rocm" and device_arch in AITER_ARCHES and aiter_version is not None
+    try_aiter = torch_build == "rocm" and device["device_arch"] in AITER_ARCHES and aiter_version is not None
     aiter, aiter_error = _try_aiter() if try_aiter else (None, None)
     features = _cpu_features()
     has_bf16 = not num_devices and any(name in features for name in _BF16_FEATURES)
     return Facts(
         torch_build=torch_build,
         num_devices=num_devices,
-        device_name=device_name,
-        device_arch=device_arch,
+        **device,
         aiter_version=aiter_version,
         aiter=aiter,
         aiter_error=aiter_error,
@@ -316,11 +336,20 @@ def _measure_bf16_slowdown() -> float:
     return best[torch.bfloat16] / best[torch.float32]
 
 
-def _describe_device(torch_build: str) -> tuple[str, str]:
+def _describe_device(torch_build: str) -> dict[str, Any]:
+    """The fields of `Facts` that accelerator 0 tells."""
     properties = torch.cuda.get_device_properties(0)
+    arch = f"sm_{properties.major}{properties.minor}"
     if torch_build == "rocm":
-        return properties.name, properties.gcnArchName.split(":")[0]
-    return properties.name, f"sm_{properties.major}{properties.minor}"
+        arch = properties.gcnArchName.split(":")[0]
+    # Memory moves a word at both edges of its clock, which is told in kHz. Old releases of torch do not tell it.
+    clock, bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
+    return {
+        "device_name": properties.name,
+        "device_arch": arch,
+        "num_processors": properties.multi_processor_count,
+        "bytes_per_second": 2e3 * clock * bits / 8,
+    }
 
 
 def _cpu_features() -> frozenset[str]:

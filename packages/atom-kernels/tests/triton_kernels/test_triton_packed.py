@@ -23,7 +23,8 @@ from told_formats import Told
 
 DEVICE = detect_platform().device
 FORMATS = (
-    *(Float8(), Float8(128, 128), Integers(8), Integers(8, 32), Integers(4), Integers(4, 64), Mxfp4()),
+    *(Float8(), Float8(128, 128), Integers(8), Integers(8, 32), Integers(4), Integers(4, 64), Mxfp4(), Nvfp4()),
+    Integers(4, 16, Offset.ZERO_POINT),
     *(Integers(4, 32, offset, torch.float16) for offset in Offset),
 )
 # The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
@@ -46,12 +47,12 @@ def test_every_format_agrees_with_the_reference():
             assert problem is None, f"{case.label}: {problem}"
             count += 1
     # Formats, dtypes, backends.
-    assert count == 10 * 2 * 2
+    assert count == 11 * 2 * 2
 
 
 @pytest.mark.parametrize(
     "weight_format",
-    [Float8(), Float8(128, 128), Integers(8, 32), Integers(4, 32, Offset.MINIMUM), Mxfp4()],
+    [Float8(), Float8(128, 128), Integers(8, 32), Integers(4, 32, Offset.MINIMUM), Mxfp4(), Nvfp4()],
     ids=lambda one: one.name,
 )
 @pytest.mark.parametrize(("num_rows", "split_k"), [(1, 3), (3, 2), (19, 1)])
@@ -165,8 +166,7 @@ class PowersBesideIntegers(Integers):
     ("weight_format", "reason"),
     [
         (None, "for packed weights"),
-        (Integers(4, 48), "reads groups of 32, 64 or multiples of 128 inputs, not 48"),
-        (Nvfp4(), "reads groups of 32, 64 or multiples of 128 inputs, not 16"),
+        (Integers(4, 48), "reads groups of 16, 32, 64 or multiples of 128 inputs, not 48"),
         (Float8(128, 80), "reads tiles of multiples of 32 inputs, not 80"),
         (Integers(8, 32, Offset.MINIMUM), "reads codes of eight bits without a minimum"),
         (PowersBesideIntegers(), "reads exponents of two as scales of 32 codes of e2m1 alone"),
