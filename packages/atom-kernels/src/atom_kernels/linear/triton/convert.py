@@ -59,10 +59,7 @@ def make_plain_kernel(
         columns = at + tl.arange(0, PLANE)
         codes = words if is_planar else codes_of(codes_ptr, rows, at, K, False, False, PLANE)
         weight = decode(codes, plane, KIND, minimum_ptr is not None)
-        if GROUP < PLANE:
-            group = tl.minimum(columns, K - 1)[None, :] // GROUP
-        else:
-            group = tl.minimum(at, K - 1) // GROUP
+        group = tl.minimum(columns, K - 1)[None, :] // GROUP if GROUP < PLANE else tl.minimum(at, K - 1) // GROUP
         scale, minimum = scale_of(scale_ptr, minimum_ptr, rows[:, None], group, K, GROUP, GROUP_ROWS)
         weight = weight * scale + minimum
         inside = inside_rows[:, None] & (columns < K)[None, :]
