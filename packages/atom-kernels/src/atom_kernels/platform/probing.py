@@ -22,9 +22,9 @@ def gather_facts() -> Facts:
     """Look at this machine. Imports AITER only where it could run, and times bfloat16 only where the CPU claims it."""
     torch_build = "rocm" if torch.version.hip else "cuda" if torch.version.cuda else "cpu"
     num_devices = torch.cuda.device_count() if torch_build != "cpu" else 0
-    device = _describe_device(torch_build) if num_devices else {"device_name": "", "device_arch": ""}
+    device = _describe_device(torch_build) if num_devices else {}
     aiter_version = installed_version()
-    try_aiter = torch_build == "rocm" and device["device_arch"] in AITER_ARCHES and aiter_version is not None
+    try_aiter = torch_build == "rocm" and device.get("device_arch") in AITER_ARCHES and aiter_version is not None
     aiter, aiter_error = _try_aiter() if try_aiter else (None, None)
     features = _cpu_features()
     has_bf16 = not num_devices and any(name in features for name in BF16_FEATURES)
