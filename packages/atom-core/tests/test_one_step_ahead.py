@@ -12,10 +12,11 @@ import pytest
 
 from atom_core.config import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError
-from atom_core.executor import InlineExecutor, PendingOutput, RunnerInfo
+from atom_core.errors import EngineDeadError
+from atom_core.executor import InlineExecutor
 from atom_core.messages import EngineRequest, ModelOutput, RequestStepOutput, SamplingParams
 from atom_core.scheduler import SchedulerConfig
+from atom_core.worker.runner import PendingOutput, RunnerInfo
 from atom_kernels.protocols import CacheFormat
 
 

@@ -25,14 +25,14 @@ from atom_core.config.sections import (
     ProfilerConfig,
 )
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError, EngineStartError
+from atom_core.errors import EngineDeadError, EngineStartError
 from atom_core.executor.processes import rank_processes
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.executor.processes.wire import Load, Loaded, Prepare, decode_from_rank, decode_to_rank, encode
-from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler import SchedulerConfig
+from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import CacheFormat, Pages
 
 QUIET = [sys.executable, quiet_rank.__file__]

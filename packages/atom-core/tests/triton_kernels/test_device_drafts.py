@@ -14,12 +14,12 @@ from atom_core import SamplingParams
 from atom_core.config import CompileConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.executor import InlineExecutor
-from atom_core.executor.protocol import Masks, PendingOutput
 from atom_core.messages import EngineRequest, ModelOutput, NewRequest, ScheduledRequest, SchedulerOutput
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model.loading_with_cache import LoadModel
 from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.runner import Masks, PendingOutput
 from repeated_work import Repeated
 from tiny_drafts import make_predicting
 from toy_drafts import ToyDraft, config_of, load_last_token, load_with_draft

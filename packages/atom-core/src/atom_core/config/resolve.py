@@ -17,9 +17,9 @@ from atom_core.config.sections import (
     ModelConfig,
     ParallelConfig,
     ProfilerConfig,
-    StructuredOutputConfig,
 )
 from atom_core.config.speculation import check_num_states, read_speculation
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
 from atom_models.checkpoint.rope_choice import rope_choice
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from atom_core.executor.protocol import Masks, PendingOutput, Runner, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.runner import Masks, PendingOutput, Runner, RunnerInfo
 
 
 class InlineExecutor:

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.errors import EngineDeadError, EngineStartError, ProfilerError
-from atom_core.engine.failure import Failure
+from atom_core.errors import EngineDeadError, EngineStartError, ProfilerError
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.executor.processes.wire import Forward, Load, Prepare, Profile, Sample, Sampled
-from atom_core.executor.protocol import Masks, RunnerInfo
+from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.runner import Masks, RunnerInfo
 
 StartRanks = Callable[..., RankProcesses]
 """``(size, *, device, num_threads) -> RankProcesses``."""

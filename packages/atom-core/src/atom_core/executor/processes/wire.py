@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.failure import Failure
-from atom_core.executor.protocol import RunnerInfo
+from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import Pages
 
 
