@@ -32,6 +32,7 @@ CACHES = {
     "atom_kernels/aiter/api.py: _by_name": "Functions of an API by their names.",
     "atom_kernels/aiter/api.py: known_api": "What a release of AITER offers, from a file of ours.",
     "atom_kernels/aiter/library.py: _library_of": "What the imported AITER offers, read from its sources.",
+    "atom_kernels/aiter/sources.py: read_api": "What an installed AITER offers, read from its sources.",
     "atom_kernels/aiter/tables.py: no_rotation": "Cosines and sines that turn nothing, on a device.",
     "atom_kernels/aiter/tables.py: unit_scale": "A scale of one, on a device.",
     "atom_kernels/host_threads/openmp.py: torch_openmp": "torch's OpenMP library, as the process loaded it.",

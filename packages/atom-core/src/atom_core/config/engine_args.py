@@ -189,19 +189,25 @@ class EngineArgs:
     method: str | None = _speculation(
         None,
         "Speculative decoding: how the next tokens are guessed, which never changes them. ngram goes on as the request "
-        "did after the same tokens before; mtp takes the model's own prediction layers; eagle and eagle3 a head that "
-        "`speculative_config` names. No guesses are made where they would not save time.",
+        "did after the same tokens before; suffix as it and earlier outputs of the same key or salt most often did; "
+        "mtp takes the model's own prediction layers; eagle and eagle3 a head that `speculative_config` names. No "
+        "guesses are made where they would not save time.",
         choices=METHODS,
     )
-    num_speculative_tokens: int = _speculation(
-        1, "Draft tokens of a request in each step, at most, where `method` is set.", minimum=1, maximum=MOST_TOKENS
+    num_speculative_tokens: int | None = _speculation(
+        None,
+        "Draft tokens of a request in each step, at most, where `method` is set; unset takes 1, and for suffix 16.",
+        minimum=1,
+        maximum=MOST_TOKENS,
     )
     speculative_config: Mapping[str, Any] | None = _speculation(
         None,
         "The same as JSON, in vLLM's spelling: method, model (the folder or name of a head), num_speculative_tokens, "
-        "prompt_lookup_min and "
-        "prompt_lookup_max (last tokens that must have come before, at least, and those compared at most; 2 and 5), "
-        "and adaptive (false makes guesses wherever there are any).",
+        "and adaptive (false makes guesses wherever there are any). For ngram prompt_lookup_min and prompt_lookup_max: "
+        "last tokens that must have come before, at least, and those compared at most (2 and 5). For suffix "
+        "suffix_decoding_max_tree_depth (tokens compared and guessed together, 24), _max_cached_requests (outputs that "
+        "are kept, 10000; 0 looks into the request alone), _max_spec_factor (guesses for each token that agrees, 1) "
+        "and _min_token_prob (part of the places where a guess must have followed, 0.1).",
     )
     structured_output_backend: str = _structured(
         "auto",

@@ -129,7 +129,8 @@ class Scheduler:
         """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
         if self._in_flight and not self._may_run_ahead(self._in_flight[-1]):
             return None
-        step = StepPlan(self._num_steps, self.config.max_num_batched_tokens, self._ends)
+        budget, ran_ahead = self.config.max_num_batched_tokens, bool(self._in_flight)
+        step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead)
         partial_prefills = self._schedule_decodes(step)
         if self._drafting is not None:
             self._drafting.append_drafts(step)
@@ -171,6 +172,8 @@ class Scheduler:
                 engine_output = take_result(self._book, request, entry, result)
                 if engine_output is not None:
                     news.append(engine_output)
+                if self._drafting is not None and request.status is RequestStatus.FINISHED:
+                    self._drafting.take_end(request)
         self._cache.step_reported(step.step_id)
         if self._drafting is not None:
             self._drafting.take_report(plan, step, output)
@@ -183,6 +186,8 @@ class Scheduler:
     def forget_prefixes(self) -> None:
         """No later request finds what was cached so far."""
         self._cache.forget_prefixes()
+        if self._drafting is not None:
+            self._drafting.forget()
 
     def states(self) -> list[RequestState]:
         """Where each request stands."""

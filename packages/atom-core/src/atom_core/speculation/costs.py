@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import fmean
 
 # What a token more is taken to cost, as part of the step, until steps of more tokens were measured, and tokens beyond
 # which more cost nothing: where weights are read from memory, all are as good as free. It is tried, so it must not be
@@ -15,15 +17,28 @@ _FIRST_GUESS_OF_DRAFT = 0.05
 _NEAR = 0.75
 # Steps of a size that are measured before it is believed, and for how many steps it then is if none comes any more.
 _NUM_TRIED, _BELIEVED_FOR = 3, 512
-# The part that a new measurement has in the mean, and how far beyond the mean it counts: other programs delay steps.
-_WEIGHT, _MOST = 0.2, 2.0
+# The last ones of a size that count, and how many steps before the last of them an older one still does.
+_NUM_KEPT, _KEPT_FOR = 16, 64
 
 
 @dataclass(slots=True)
 class _Measured:
-    seconds: float
-    count: int
-    last: int
+    """Steps of a size: after how many of all steps each came, and its seconds."""
+
+    steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_NUM_KEPT))
+
+    @property
+    def last(self) -> int:
+        return self.steps[-1][0]
+
+    @property
+    def seconds(self) -> float:
+        """The mean of all but the longest: the first step of a size may pay for what later ones find done, and another
+        program may delay any. What happens again and again is part of what a step costs.
+        """
+        late = [seconds for step, seconds in self.steps if step > self.last - _KEPT_FOR]
+        counted = late if len(late) >= _NUM_TRIED else [seconds for _, seconds in self.steps]
+        return fmean(sorted(counted)[:-1])
 
 
 class StepCosts:
@@ -45,20 +60,18 @@ class StepCosts:
         size, measured = _size_of(num_tokens), self._measured.setdefault(num_next_drafts, {})
         found = measured.get(size)
         if found is None or self._num_steps - found.last > _BELIEVED_FOR:
-            measured[size] = _Measured(seconds, 1, self._num_steps)
-            return
-        # The first ones of a size may pay for what later ones find done.
-        if found.count < _NUM_TRIED:
-            found.seconds = min(found.seconds, seconds)
-        else:
-            found.seconds += _WEIGHT * (min(seconds, _MOST * found.seconds) - found.seconds)
-        found.count += 1
-        found.last = self._num_steps
+            found = measured[size] = _Measured()
+        found.steps.append((self._num_steps, seconds))
 
     def are_known(self, num_tokens: int) -> bool:
         """Whether steps of about so many tokens were measured; what drafts save is not known before."""
         size = _size_of(num_tokens)
         return any(_NEAR * size <= known <= size for known in self._known(0))
+
+    def last_measured(self, num_tokens: int, num_next_drafts: int) -> int:
+        """After how many steps of any size such a step was measured last; 0 for never."""
+        found = self._measured.get(num_next_drafts, {}).get(_size_of(num_tokens))
+        return 0 if found is None else found.last
 
     def seconds(self, num_tokens: int, num_next_drafts: int = 0) -> float:
         """What a step of so many tokens takes; 1.0 before anything was measured."""
@@ -87,7 +100,7 @@ class StepCosts:
         return {size: found.seconds for size, found in measured if self._is_believed(found)}
 
     def _is_believed(self, found: _Measured) -> bool:
-        return found.count >= _NUM_TRIED and self._num_steps - found.last <= _BELIEVED_FOR
+        return len(found.steps) >= _NUM_TRIED and self._num_steps - found.last <= _BELIEVED_FOR
 
 
 def _slope(known: dict[int, float]) -> float:

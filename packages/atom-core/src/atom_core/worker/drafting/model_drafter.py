@@ -102,9 +102,10 @@ class ModelDrafter:
         # A token is sampled after each.
         next_ids_T = tables.history[batch.sample_slots, batch.sample_positions].long()
         features_TD = self._draft.model.features(states.hidden_TD, states.aux)
-        features_TD = self._draft.forward(next_ids_T, batch.positions, features_TD, batch.geometries)
         if not number:
-            return (features_TD[:1],)
+            self._draft.keep(next_ids_T, batch.positions, features_TD, batch.geometries)
+            return (next_ids_T[:1],)
+        features_TD = self._draft.forward(next_ids_T, batch.positions, features_TD, batch.geometries)
         num_kept_W = (sampled_n != -1).view(-1, each).sum(dim=1).clamp_min(1)
         last_W = torch.arange(0, len(sampled_n), each, device=sampled_n.device) + num_kept_W - 1
         # Tokens that are not a request's own come before those that are.

@@ -33,7 +33,7 @@ class StepGraphs:
     Args:
         inputs: builds the batches.
         run_model, draw, follow: what is captured; nobody drafts without `follow`.
-        shapes: the shapes of the batches. Every row of them samples: rows that need not, into the row for padding.
+        shapes: the shapes of the batches. Every row of them samples: rows that need not, for padding.
         num_drafts: how many are made behind a step for each request at most.
         max_num_samples: tokens that a step with all of these drafts samples at most.
         max_seq_len: the most tokens that a request ever has: graphs hold for every length.
