@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atom_core.kv_cache import KVCacheConfig
-from atom_core.messages import EngineRequest, ModelOutput, RequestStepOutput, SamplingParams
-from atom_core.scheduler import Scheduler, SchedulerConfig
-from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
+from atom_core.messages import ModelOutput, RequestStepOutput
+from fake_worker import prompt_logprobs_alone, tokens_alone
 from scheduled_requests import make_engine, make_request
 
 

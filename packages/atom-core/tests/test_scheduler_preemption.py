@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.messages import EngineRequest, SamplingParams, TokenLogprobs
-from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.scheduler.request import Request, RequestStatus
-from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
+from fake_worker import prompt_logprobs_alone, tokens_alone
 from scheduled_requests import make_engine, make_request
 
 
