@@ -52,7 +52,7 @@ class LLMEngine:
 
     @classmethod
     def from_args(cls, args: EngineArgs, executor: MakeExecutor = make_executor) -> LLMEngine:
-        """An engine of settings that exist already; `executor` makes what runs its steps."""
+        """An engine with these settings; `executor` makes what runs its steps."""
         engine = cls.__new__(cls)
         engine._start(args, executor)
         return engine
@@ -72,7 +72,7 @@ class LLMEngine:
         # The samples of each prompt that have not finished, by their indices.
         self._completions: dict[str, dict[int, Completion]] = {}
         self._callbacks: dict[str, StreamCallback] = {}
-        # What callbacks have not been told yet, because one before them raised.
+        # News that callbacks have not got yet, because an earlier callback raised.
         self._untold: deque[tuple[StreamCallback, RequestOutput]] = deque()
         # What finished and nobody has taken yet.
         self._finished: list[dict[str, Any]] = []
@@ -244,7 +244,7 @@ class LLMEngine:
         priority: int = 0,
         tenant: str = "",
     ) -> list[Submission]:
-        """What can be queued as it is; raises InvalidRequestError for the first prompt that cannot."""
+        """The submissions of checked prompts; raises InvalidRequestError for the first that cannot be served."""
         core = self._open_core()
         prompts = _as_prompts(prompts)
         pairs = zip(prompts, _one_for_each(params, len(prompts)), strict=True)
@@ -273,8 +273,7 @@ class LLMEngine:
                     core.add_request(sample)
 
     def _run(self, submissions: Sequence[Submission], *, use_tqdm: bool) -> list[dict[str, Any]]:
-        """Queue these and step until they have finished; what comes of them, in order. What else finishes waits for
-        `step`."""
+        """Queue these, step until they have finished, and return their outputs in order. Others wait for `step`."""
         request_ids = _request_ids(submissions)
         order = {request_id: place for place, request_id in enumerate(request_ids)}
         mine: list[dict[str, Any]] = []
