@@ -221,6 +221,8 @@ def test_a_step_costs_what_was_measured_between_and_beyond():
     assert taken((4, 2.0)).seconds(4, 2) == pytest.approx(2.0 + 2 * 0.05 * 2.0)
     drafts = taken((4, 5.0), num_next_drafts=1)
     assert (drafts.seconds(4, 1), drafts.seconds(4)) == (5.0, 1.0)
+    # Few tokens are not taken to cost what many do, if drafts are made behind them.
+    assert (drafts.seconds(3, 1), drafts.seconds(2, 1)) == (5.0, 1.05)
 
 
 def test_a_size_is_believed_once_it_was_measured_three_times():

@@ -75,13 +75,14 @@ class StepCosts:
 
     def seconds(self, num_tokens: int, num_next_drafts: int = 0) -> float:
         """What a step of so many tokens takes; 1.0 before anything was measured."""
-        known = self._known(num_next_drafts)
-        if num_next_drafts and not known:
+        known, size = self._known(num_next_drafts), _size_of(num_tokens)
+        sizes = list(known)
+        # What many tokens take says nothing of few, of which drafts are to be tried.
+        if num_next_drafts and (not known or size < _NEAR * sizes[0]):
             base = self.seconds(num_tokens, num_next_drafts - 1)
             return base + _FIRST_GUESS_OF_DRAFT * self.seconds(num_tokens)
         if not known:
             return 1.0
-        size, sizes = _size_of(num_tokens), list(known)
         if size in known:
             return known[size]
         place = bisect_left(sizes, size)
