@@ -154,9 +154,13 @@ class EngineCore:
             self._news += self._collect()
             scheduled = self._scheduler.schedule()
         if scheduled is not None:
+            is_idle = not self._in_flight
             step = _Step(scheduled, self._executor.submit(scheduled))
             self._in_flight.append(step)
             self._release_sampler(step)
+            if is_idle:
+                # Nothing else computes: what this thread does next would keep the worker's from running Python.
+                step.handle.wait_for_launch()
         if len(self._in_flight) > self._steps_ahead:
             self._news += self._collect()
         elif scheduled is None and not self._news:

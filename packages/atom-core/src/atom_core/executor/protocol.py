@@ -24,6 +24,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
         timings: seconds of each phase, by name.
         num_slots, num_snapshots: slots for the states of requests, and for states behind cached prefixes.
         choices: a line for each value that was chosen for the user.
+        launches: a device computes by itself what the runner launches there.
     """
 
     num_blocks: int
@@ -33,6 +34,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     choices: list[str] = []
     num_slots: int = 0
     num_snapshots: int = 0
+    launches: bool = False
 
 
 PendingOutput = Callable[[], ModelOutput]
@@ -44,6 +46,10 @@ class StepHandle(Protocol):
 
     def sample(self, masks: Masks | None = None) -> None:
         """Release the sampler; `masks` only where rows have a grammar. Must be called before the next submit."""
+        ...
+
+    def wait_for_launch(self) -> None:
+        """Wait until the device has begun, or is about to; for nothing where the worker itself computes."""
         ...
 
     def result(self) -> ModelOutput:
