@@ -105,8 +105,8 @@ def test_steps_between_two_ways_to_run_are_not_measured():
     engine.speed(900)
     measured = engine.scheduler._drafting._speculation.costs._measured
     assert {(number, size) for number, sizes in measured.items() for size in sizes} == {(0, 1), (0, 2), (1, 2)}
-    assert [seconds for _, seconds in measured[0][1].steps] == pytest.approx([5.6] * len(measured[0][1].steps))
-    assert [seconds for _, seconds in measured[1][2].steps] == pytest.approx([5.6 + 1.4 + 0.15 + 0.33] * 16)
+    assert [seconds for _, seconds in measured[0][1]._steps] == pytest.approx([5.6] * len(measured[0][1]._steps))
+    assert [seconds for _, seconds in measured[1][2]._steps] == pytest.approx([5.6 + 1.4 + 0.15 + 0.33] * 16)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -248,7 +248,7 @@ def test_what_was_not_measured_for_512_steps_is_forgotten():
     costs.take(8, 2.0)
     assert costs.seconds(4) == 2.0
     costs.take(4, 7.0)
-    assert len(costs._measured[0][4].steps) == 1
+    assert costs._measured[0][4].count == 1
 
 
 def test_drafts_are_counted_and_told_every_thousand(caplog):
