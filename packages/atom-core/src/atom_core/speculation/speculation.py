@@ -88,10 +88,11 @@ class Speculation:
             num_rows: rows of the step, all of them decodes. With other rows only who is not adaptive asks for drafts.
             room: drafts of all candidates together.
         """
-        drafts = [self._look(candidate) for candidate in candidates]
         if self.config.is_by_model and self.config.adaptive:
-            number = _equal_number([len(token_ids) for token_ids, _ in drafts], room)
-            return [token_ids[:number] for token_ids, _ in drafts]
+            made = [each.trail.look(each.token_ids, min(self.config.num_tokens, each.room)) for each in candidates]
+            number = _equal_number([len(draft.token_ids) for draft in made], room)
+            return [draft.token_ids[:number] for draft in made]
+        drafts = [self._look(candidate) for candidate in candidates]
         if not self.config.adaptive:
             return self._share(drafts, room)
         lengths = self._best_lengths([chances for _, chances in drafts], num_rows=num_rows, room=room)
