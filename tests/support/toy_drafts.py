@@ -39,6 +39,8 @@ class ToyDraft(nn.Module):
         sliding_window: window of its attention.
     """
 
+    reads_features = True
+
     def __init__(
         self,
         target: Any,
@@ -116,6 +118,7 @@ class LastTokenDraft(nn.Module):
 
     aux_hidden_states = ()
     target_ids = None
+    reads_features = True
 
     def __init__(self, target: LastTokenTarget, *, is_random: bool = False) -> None:
         super().__init__()

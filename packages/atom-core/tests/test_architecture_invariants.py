@@ -21,7 +21,7 @@ from atom_models import supported_architectures
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
 # From the prompts of 33 and 40 tokens on past 64, where states are kept, and past the end of a block from each.
-NUM_TOKENS = 32
+NUM_TOKENS = 48
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, top_k=50, max_tokens=16, ignore_eos=True)
 # The longest one leaves every window and original rope length behind before the first new token.

@@ -102,6 +102,20 @@ def test_a_model_that_drafts_is_asked_for_by_its_method_and_a_head_by_its_folder
     assert [config.is_by_model for config in (by_flags, head, SpeculationConfig())] == [True, True, False]
 
 
+def test_a_whole_model_that_drafts_is_asked_for_by_its_folder():
+    expected = SpeculationConfig(method="draft_model", model="some/model", num_tokens=4)
+    assert read_speculation(parse("--draft-model", "some/model")) == expected
+    assert read_speculation(parse("--draft-model", "some/model", "--method", "draft_model")) == expected
+    assert read_json('{"method": "draft_model", "model": "some/model"}') == expected
+    head = read_speculation(parse("--draft-model", "some/head", "--method", "eagle3"))
+    assert head == SpeculationConfig(method="eagle3", model="some/head")
+    rounded = read_json('{"method": "draft_model", "model": "m", "quantization": "int8", "num_speculative_tokens": 2}')
+    assert (rounded.quantization, rounded.num_tokens) == ("int8", 2)
+    asked = [config for config in (expected, head) if config is not None]
+    assert [config.is_by_model for config in asked] == [True, True]
+    assert [config.keeps_by_next for config in asked] == [False, True]
+
+
 def test_prediction_layers_that_a_model_does_not_have_are_refused_before_weights_load(tiny_llama):
     args = EngineArgs(model=str(tiny_llama), method="mtp")
     with pytest.raises((ConfigError, CheckpointError), match="mtp") as caught:
@@ -126,8 +140,6 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
         ({"distributed_executor_backend": "ray"}, "distributed_executor_backend ray is not supported"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is not supported"),
         ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
-        ({"method": "draft_model"}, "method draft_model is not supported.*built is ngram, suffix, mtp, eagle, eagle3"),
-        ({"speculative_config": '{"method": "draft_model"}'}, "method draft_model is not supported"),
         ({"trust_remote_code": True}, "trust_remote_code is not supported"),
     ],
     ids=str,
@@ -169,7 +181,20 @@ def test_what_is_not_built_is_refused_in_one_line(settings, message):
             {"speculative_config": {"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}},
             "turn them round",
         ),
-        ({"method": "eagle3"}, "method eagle3 needs the folder or name of its head: give speculative_config"),
+        ({"method": "eagle3"}, "method eagle3 needs the folder or name of its head: give draft_model, or"),
+        ({"method": "draft_model"}, "method draft_model needs the folder or name of its model: give draft_model, or"),
+        ({"speculative_config": {"method": "draft_model"}}, "method draft_model needs the folder or name of its model"),
+        ({"method": "ngram", "draft_model": "x"}, "a model beside ngram, which needs none"),
+        ({"draft_model": "x", "speculative_config": {"method": "ngram"}}, "give it alone"),
+        ({"draft_model": "x", "num_speculative_tokens": 17}, "is 17; it must be at most 16"),
+        (
+            {"speculative_config": {"method": "eagle", "model": "x", "quantization": "int8"}},
+            "has 'quantization', which is for draft_model, beside eagle",
+        ),
+        (
+            {"speculative_config": {"method": "draft_model", "model": "x", "quantization": "int3"}},
+            "quantization 'int3'; allowed are auto, none, int8",
+        ),
         ({"speculative_config": {"method": "eagle", "model": 3}}, "method eagle needs the folder or name of its head"),
         ({"speculative_config": {"method": "mtp", "model": "x"}}, "a model beside mtp, which needs none"),
         ({"speculative_config": {"method": "mtp", "prompt_lookup_max": 3}}, "'prompt_lookup_max', which is for ngram"),

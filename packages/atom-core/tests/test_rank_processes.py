@@ -194,7 +194,8 @@ def test_messages_longer_than_a_socket_holds_pass_each_other(sound: RankProcesse
 
 def test_all_that_a_runner_tells_crosses_processes():
     assert Loaded.__struct_fields__ == RunnerInfo.__struct_fields__
-    info = RunnerInfo(7, 64, (Pages(), Pages(16)), {"load weights": 0.5}, ["dtype = float32: it was asked for"])
+    choices = ["dtype = float32: it was asked for"]
+    info = RunnerInfo(7, 64, (Pages(), Pages(16)), {"load weights": 0.5}, choices, launches=True)
     received = decode_from_rank(encode(Loaded.of(info)))
     assert isinstance(received, Loaded)
     assert received.info == info

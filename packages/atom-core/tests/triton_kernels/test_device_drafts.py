@@ -15,8 +15,10 @@ from atom_core.config import CompileConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.executor import InlineExecutor
 from atom_core.messages import EngineRequest, ModelOutput, NewRequest, ScheduledRequest, SchedulerOutput
+from atom_core.speculation import SpeculationConfig
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.graphs.step_graphs import StepGraphs
+from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.runner import Masks, PendingOutput
@@ -57,9 +59,13 @@ def brought_by(
     max_tokens: int,
     num_fewer: int = 0,
     num_drafts: int = 1,
+    model: Path | None = None,
 ) -> tuple[list[Any], int]:
     """What all steps of two requests brought, and how many drafts were accepted; the second has `num_fewer` tokens."""
     config = config_of(folder, num_drafts=num_drafts, dtype="float32", **SIZES)
+    if model is not None:
+        whole = {"method": "draft_model", "model": str(model), "num_tokens": num_drafts, "adaptive": False}
+        config = dataclasses.replace(config, speculation=SpeculationConfig(**whole))
     if compile_config is None:
         runner = Recording(config, load)
     else:
@@ -157,6 +163,17 @@ def test_captured_passes_of_a_draft_with_a_cache_give_the_drafts_of_the_host(tin
     assert brought_by(tiny_llama, load, FULL, **asked) == expected
     numbers = [numbers for shape, numbers in drafted if shape == GraphShape(2, 6, tokens_each=3)]
     assert [2, 2] in numbers
+    assert any(len(each) == 2 and each[0] != each[1] for each in numbers)
+
+
+@pytest.mark.slow
+def test_captured_passes_of_a_whole_model_give_the_drafts_of_the_host(tiny_llama, drafted):
+    """It drafts for itself, so that some are right at any temperature; one request ends before the other."""
+    asked: dict[str, Any] = {"num_drafts": 2, "max_tokens": 7, "num_fewer": 2, "model": tiny_llama}
+    expected = brought_by(tiny_llama, load_engine_model, **asked)
+    assert brought_by(tiny_llama, load_engine_model, FULL, **asked) == expected
+    assert expected[1] > 0
+    numbers = [numbers for shape, numbers in drafted if shape == GraphShape(2, 6, tokens_each=3)]
     assert any(len(each) == 2 and each[0] != each[1] for each in numbers)
 
 

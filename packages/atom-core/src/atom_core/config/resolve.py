@@ -56,7 +56,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         ),
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
-        speculation=find_draft_model(speculation, args, checkpoint),
+        speculation=find_draft_model(speculation, args, checkpoint, model.max_model_len),
         choices=tuple(choices),
     )
 

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
 
 METHODS = ("ngram", "suffix", "mtp", "eagle", "eagle3", "draft_model")
-BUILT = ("ngram", "suffix", "mtp", "eagle", "eagle3")
-# Methods whose head has a folder of its own.
-WITH_MODEL = ("eagle", "eagle3")
+# Methods whose head or model has a folder of its own.
+WITH_MODEL = ("eagle", "eagle3", "draft_model")
 MOST_TOKENS = 16
-# How many of them suffix lookup makes by itself is a matter of what agrees. Models that keep states take no more.
-_DEFAULT_TOKENS = {"suffix": Slots.most_each - 1}
+# Formats to which plain weights may be rounded.
+QUANTIZATIONS = ("auto", "none", "int8", "int4", "fp8", "fp8_block", "mxfp4")
+# As many as agree, but no more than models take that keep states; and as many as a whole model is often right about.
+_DEFAULT_TOKENS = {"suffix": Slots.most_each - 1, "draft_model": 4}
 # Tokens that are compared at most; longer agreements say no more.
 MOST_COMPARED = 64
 
@@ -39,8 +40,8 @@ _OF_ONE_METHOD = {
     field: "ngram" if field.startswith("prompt_lookup") else "suffix"
     for field in (*_COUNTS, *_NUMBERS)
     if field != "num_speculative_tokens"
-}
-_FIELDS = ("method", "model", *_COUNTS, *_NUMBERS, "adaptive")
+} | {"quantization": "draft_model"}
+_FIELDS = ("method", "model", *_COUNTS, *_NUMBERS, "quantization", "adaptive")
 
 
 def read_speculation(args: EngineArgs) -> SpeculationConfig | None:
@@ -49,15 +50,19 @@ def read_speculation(args: EngineArgs) -> SpeculationConfig | None:
     Raises:
         ConfigError: it cannot be.
     """
-    method, num_tokens = args.method, args.num_speculative_tokens
+    method, num_tokens, model = args.method, args.num_speculative_tokens, args.draft_model
     if args.speculative_config is None:
+        if method is None and model is not None:
+            method = "draft_model"
         if method is None and num_tokens is not None and num_tokens > 1:
             raise ConfigError(f"num_speculative_tokens is {num_tokens}, and no method guesses any: give method ngram")
-        if method is None or method not in BUILT:
+        if method is None:
             return None
-        return _read_json({"method": method, "num_speculative_tokens": num_tokens})
-    if method is not None or num_tokens is not None:
-        raise ConfigError("speculative_config says what method and num_speculative_tokens do: give it alone")
+        return _read_json({"method": method, "model": model, "num_speculative_tokens": num_tokens})
+    if method is not None or num_tokens is not None or model is not None:
+        raise ConfigError(
+            "speculative_config says what method, draft_model and num_speculative_tokens do: give it alone"
+        )
     return _read_json(args.speculative_config)
 
 
@@ -71,16 +76,13 @@ def check_num_states(num_drafts: int, architecture: str) -> None:
         )
 
 
-def asked_method(args: EngineArgs) -> Any:
-    """The method that is asked for, whatever it is; None without."""
-    return args.method if args.speculative_config is None else args.speculative_config.get("method")
-
-
 def _read_json(given: Mapping[str, Any]) -> SpeculationConfig:
     if unknown := sorted(set(given) - set(_FIELDS)):
         raise ConfigError(f"speculative_config has {unknown[0]!r}; it may have {', '.join(_FIELDS)}")
-    if given.get("method") not in BUILT:
-        raise ConfigError(f"speculative_config has the method {given.get('method')!r}; allowed are {', '.join(BUILT)}")
+    if given.get("method") not in METHODS:
+        raise ConfigError(
+            f"speculative_config has the method {given.get('method')!r}; allowed are {', '.join(METHODS)}"
+        )
     method, model = given["method"], given.get("model")
     _check_model(method, model)
     given = {field: value for field, value in given.items() if value is not None}
@@ -111,6 +113,7 @@ def _read_json(given: Mapping[str, Any]) -> SpeculationConfig:
         prompt_lookup_min=shortest,
         prompt_lookup_max=longest,
         adaptive=adaptive,
+        quantization=_quantization(given.get("quantization", "auto")),
         suffix=SuffixConfig(**of_suffix),
         **values,
     )
@@ -130,12 +133,18 @@ def _lookup(shortest: int | None, longest: int | None) -> tuple[int, int]:
 
 def _check_model(method: str, model: Any) -> None:
     if method not in WITH_MODEL and model is not None:
-        raise ConfigError(f"speculative_config has a model beside {method}, which needs none: leave it out")
+        raise ConfigError(f"there is a model beside {method}, which needs none: leave it out")
     if method in WITH_MODEL and (not isinstance(model, str) or not model):
         raise ConfigError(
-            f"method {method} needs the folder or name of its head: give speculative_config "
-            f'\'{{"method": "{method}", "model": "..."}}\''
+            f"method {method} needs the folder or name of its {'model' if method == 'draft_model' else 'head'}: give "
+            "draft_model, or `model` in speculative_config"
         )
+
+
+def _quantization(value: Any) -> str:
+    if value not in QUANTIZATIONS:
+        raise ConfigError(f"speculative_config has quantization {value!r}; allowed are {', '.join(QUANTIZATIONS)}")
+    return value
 
 
 def _count(field: str, value: Any, least: int, most: int) -> int:

@@ -91,7 +91,12 @@ class EngineCore:
             self._news += self._in_flight.collect()
             scheduled = self._scheduler.schedule()
         if scheduled is not None:
-            self._release_sampler(self._in_flight.submit(scheduled))
+            is_idle = not self._in_flight
+            step = self._in_flight.submit(scheduled)
+            self._release_sampler(step)
+            if is_idle:
+                # Nothing else computes: what this thread does next would keep the worker's from running Python.
+                step.handle.wait_for_launch()
         if len(self._in_flight) > self._steps_ahead:
             self._news += self._in_flight.collect()
         elif scheduled is None and not self._news:

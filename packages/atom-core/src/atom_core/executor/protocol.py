@@ -16,6 +16,10 @@ class StepHandle(Protocol):
         """Release the sampler; `masks` only where rows have a grammar. Must be called before the next submit."""
         ...
 
+    def wait_for_launch(self) -> None:
+        """Wait until the device has begun, or is about to; for nothing where the worker itself computes."""
+        ...
+
     def result(self) -> ModelOutput:
         """Wait for the step's tokens; raises what the step raised."""
         ...

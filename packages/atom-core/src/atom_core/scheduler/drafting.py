@@ -136,11 +136,15 @@ class Drafting:
         return self._is_for_drafts(len(plan.rows)) and all(row.samples for row in plan.rows)
 
     def _reserve(self, row: PlannedRow, number: int) -> int:
-        """How many of `number` drafts there are blocks for: each but the last is computed from as the token there."""
-        if number > 1:
+        """How many of `number` drafts there are blocks for: each but the last is computed from as the token there.
+
+        A whole model computes the token before the first one as well.
+        """
+        num_before = int(self._speculation.config.is_by_whole_model)
+        if number + num_before > 1:
             request, cache = row.request, self._book.cache
-            if not cache.grow(request.block_table, row.end + number - 1, request.max_computed_tokens):
-                return min(number, request.block_table.capacity - row.end + 1)
+            if not cache.grow(request.block_table, row.end + number - 1 + num_before, request.max_computed_tokens):
+                return min(number, request.block_table.capacity - row.end + 1 - num_before)
         return number
 
     def _candidates(self, requests: Iterable[Request]) -> list[tuple[Request, Candidate]]:

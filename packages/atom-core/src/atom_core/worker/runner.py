@@ -23,6 +23,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
         timings: seconds of each phase, by name.
         num_slots, num_snapshots: slots for the states of requests, and for states behind cached prefixes.
         choices: a line for each value that was chosen for the user.
+        launches: a device computes by itself what the runner launches there.
     """
 
     num_blocks: int
@@ -32,6 +33,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     choices: list[str] = []
     num_slots: int = 0
     num_snapshots: int = 0
+    launches: bool = False
 
     @property
     def can_keep_prefixes(self) -> bool:

@@ -42,6 +42,7 @@ class PredictionLayers(nn.Module):
     """
 
     aux_hidden_states: tuple[int, ...] = ()
+    reads_features = True
     target_ids: torch.Tensor | None = None
 
     def __init__(

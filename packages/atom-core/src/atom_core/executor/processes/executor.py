@@ -97,6 +97,9 @@ class ProcessStepHandle:
         words = {request_id: mask.tobytes() for request_id, mask in masks.items()} if masks else None
         self._sampled = self._ranks.ask_first(Sample(words))
 
+    def wait_for_launch(self) -> None:
+        """Ranks launch beside this process, and nothing holds them up."""
+
     def result(self) -> ModelOutput:
         if self._sampled is None:
             raise RuntimeError("result() before sample(): the sampler was never released")

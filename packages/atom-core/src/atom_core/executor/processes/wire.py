@@ -76,6 +76,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     choices: list[str]
     num_slots: int = 0
     num_snapshots: int = 0
+    launches: bool = False
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:

@@ -73,9 +73,9 @@ class StepGraphs:
 
     def capture_next(self) -> bool:
         """Capture the largest shape that is left, since smaller ones fit into its memory; False where none is left."""
-        shape = next((shape for shape in self._shapes.all if shape not in self._models), None)
-        if shape is None:
+        if len(self._models) == len(self._shapes.all):
             return False
+        shape = next(shape for shape in self._shapes.all if shape not in self._models)
         with self._cost.count():
             self._capture_shape(shape)
         if len(self._models) == len(self._shapes.all):
