@@ -15,11 +15,7 @@ from block_accounting import check_blocks
 from fake_drafters import KnowingDrafter, RandomDrafter
 from fake_drafters import make_drafting_engine as make_engine
 from fake_worker import Clock, FakeEngine, tokens_alone
-
-
-def make_request(request_id="a", num_prompt_tokens=3, **overrides):
-    token_ids = [ord(request_id[0]) + i for i in range(num_prompt_tokens)]
-    return EngineRequest(request_id=request_id, token_ids=token_ids, sampling_params=SamplingParams(**overrides))
+from scheduled_requests import make_request
 
 
 def rows(engine):

@@ -12,16 +12,12 @@ from atom_core.speculation.costs import StepCosts
 from block_accounting import check_blocks
 from fake_drafters import make_drafting_engine
 from fake_worker import Clock, tokens_alone
+from scheduled_requests import make_request
 
 
 def make_engine(kind="model knowing", **options):
     defaults = {"mistakes": 0.0, "num_blocks": 256, "max_model_len": 400, "clock": lambda: 0.0}
     return make_drafting_engine(kind, **defaults | options)
-
-
-def make_request(request_id="a", num_prompt_tokens=3, **overrides):
-    token_ids = [ord(request_id[0]) + i for i in range(num_prompt_tokens)]
-    return EngineRequest(request_id=request_id, token_ids=token_ids, sampling_params=SamplingParams(**overrides))
 
 
 def rows(engine):
