@@ -79,6 +79,25 @@ def test_drafts_change_no_token_beside_graphs_and_prompts(folder: Path) -> None:
             assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma3", "deepseek_v2", "gpt_oss"])
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_a_whole_model_that_drafts_for_itself_changes_no_token_and_is_right(
+    family: str, enforce_eager: bool, tiny_family: Callable[[str], Path]
+) -> None:
+    folder, prompts = str(tiny_family(family)), prompts_of(LENGTHS)
+    options = {"dtype": "float32", "num_kv_blocks": 512, "max_num_seqs": 16, "enforce_eager": enforce_eager}
+    with LLMEngine(folder, **options) as engine:
+        expected = tokens_of(engine, prompts)
+    speculation = {"method": "draft_model", "model": folder, "num_speculative_tokens": 3, "adaptive": False}
+    with LLMEngine(folder, **options, speculative_config=speculation) as engine:
+        # The second time prompts are found in the cache.
+        for _ in range(2):
+            assert tokens_of(engine, prompts) == expected
+        stats = engine.stats
+        assert stats.num_accepted_tokens > 0.97 * stats.num_draft_tokens > 300
+        assert stats.num_free_blocks == stats.num_blocks
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch imports of itself to compile
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_compiled_models_give_the_tokens_of_eager_steps(
