@@ -82,7 +82,7 @@ def test_speculation_is_off_and_flags_or_vllms_json_turn_it_on():
 
 
 def test_suffix_lookup_is_asked_for_by_a_flag_or_in_vllms_spelling():
-    assert read_speculation(parse("--method", "suffix")) == SpeculationConfig(method="suffix", num_tokens=16)
+    assert read_speculation(parse("--method", "suffix")) == SpeculationConfig(method="suffix", num_tokens=15)
     assert read_json('{"method": "suffix", "num_speculative_tokens": 3}') == SpeculationConfig(
         method="suffix", num_tokens=3
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError
 from atom_core.speculation.config import SpeculationConfig, SuffixConfig
+from atom_kernels.protocols.slots import Slots
+from atom_models.architectures.registry import keeps_states
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -17,8 +19,8 @@ WITH_MODEL = ("eagle", "eagle3", "draft_model")
 MOST_TOKENS = 16
 # Formats to which plain weights may be rounded.
 QUANTIZATIONS = ("auto", "none", "int8", "int4", "fp8", "fp8_block", "mxfp4")
-# As many as agree, and as many as a whole model is often right about.
-_DEFAULT_TOKENS = {"suffix": MOST_TOKENS, "draft_model": 4}
+# As many as agree, but no more than models take that keep states; and as many as a whole model is often right about.
+_DEFAULT_TOKENS = {"suffix": Slots.most_each - 1, "draft_model": 4}
 # Tokens that are compared at most; longer agreements say no more.
 MOST_COMPARED = 64
 
@@ -62,6 +64,16 @@ def read_speculation(args: EngineArgs) -> SpeculationConfig | None:
             "speculative_config says what method, draft_model and num_speculative_tokens do: give it alone"
         )
     return _read_json(args.speculative_config)
+
+
+def check_num_states(num_drafts: int, architecture: str) -> None:
+    """Raise ConfigError where a model keeps a state for each draft, and cannot keep so many."""
+    most = Slots.most_each - 1
+    if num_drafts > most and keeps_states(architecture):
+        raise ConfigError(
+            f"num_speculative_tokens is {num_drafts}; {architecture} keeps a state for each draft, {most} at most: "
+            "ask for no more"
+        )
 
 
 def _read_json(given: Mapping[str, Any]) -> SpeculationConfig:

@@ -28,7 +28,7 @@ class Drafting:
         self._speculation, self._book, self._clock = speculation, book, clock
         self._max_num_tokens, self._max_num_seqs = config.max_num_batched_tokens, config.max_num_seqs
         self._max_num_samples = speculation.config.max_num_samples(config.max_num_seqs)
-        self._is_by_model = speculation.config.is_by_model
+        self._is_by_model, self._runs_ahead = speculation.config.is_by_model, config.async_scheduling
         self._last_report = clock()
 
     def is_worth_waiting(self, last: StepPlan) -> bool:
@@ -79,8 +79,12 @@ class Drafting:
         """Note what the step took, if it had decodes alone, how many drafts were accepted, and which were made."""
         now = self._clock()
         if all(row.num_new_tokens == 1 for row in plan.rows):
-            num_tokens = len(plan.rows) + plan.num_drafts
-            self._speculation.costs.take(num_tokens, now - self._last_report, plan.num_next_drafts)
+            self._speculation.take_step(
+                len(plan.rows) + plan.num_drafts,
+                now - self._last_report,
+                plan.num_next_drafts,
+                is_usual=self._is_usual(plan),
+            )
         self._last_report = now
         if not (plan.num_drafts or plan.num_next_drafts):
             return
@@ -111,6 +115,13 @@ class Drafting:
             "num_accepted_tokens_per_pos": tuple(statistics.accepted_by_position),
             "num_kept_output_tokens": self._speculation.num_kept_tokens,
         }
+
+    def _is_usual(self, plan: StepPlan) -> bool:
+        """Whether steps like it come one after the other: with drafts the device waits for the host before each, and
+        without, steps run ahead."""
+        if plan.num_drafts:
+            return True
+        return not plan.num_next_drafts and (plan.ran_ahead or not self._runs_ahead)
 
     def _is_for_drafts(self, num_decodes: int) -> bool:
         """Whether nothing but decodes is to be computed; prompts have a use for the whole of a step."""

@@ -103,6 +103,7 @@ class KimiDeltaNet(Layer):
             conv_width=given["short_conv_kernel_size"],
             dtype=context.dtype_name,
             channel_gates=True,
+            num_drafts=context.num_drafts,
         )
         shards = {"q_proj": heads * size, "k_proj": heads * size, "v_proj": heads * size, "b_proj": heads}
         shards |= {"f_a_proj": size, "g_a_proj": size}

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from atom_kernels.delta import DeltaNetProblem
-from atom_models.architectures.llama import LlamaForCausalLM
 from atom_models.architectures.qwen3_next import Qwen3NextConfig
-from atom_models.architectures.qwen_hybrid import QwenDeltaNet, QwenHybridConfig, QwenHybridDecoderLayer
+from atom_models.architectures.qwen_hybrid import (
+    QwenDeltaNet,
+    QwenHybridConfig,
+    QwenHybridDecoderLayer,
+    QwenHybridForCausalLM,
+)
 from atom_models.layers import MoEConfig, Shard
 
 
@@ -61,12 +65,9 @@ class Qwen3_5DecoderLayer(QwenHybridDecoderLayer):
     delta_net = Qwen3_5DeltaNet
 
 
-class Qwen3_5ForCausalLM(LlamaForCausalLM):
-    """Layers that predict further tokens, `mtp`, are left unread."""
-
+class Qwen3_5ForCausalLM(QwenHybridForCausalLM):
     config_class = Qwen3_5Config
     decoder_layer = Qwen3_5DecoderLayer
-    passed_over = ("mtp.",)
 
 
 class Qwen3_5MoeForCausalLM(Qwen3_5ForCausalLM):

@@ -9,9 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from atom_kernels.delta import DeltaNetProblem
-from atom_models.architectures.llama import LlamaForCausalLM
 from atom_models.architectures.qwen3_moe import Qwen3MoeConfig
-from atom_models.architectures.qwen_hybrid import QwenDeltaNet, QwenHybridConfig, QwenHybridDecoderLayer
+from atom_models.architectures.qwen_hybrid import (
+    QwenDeltaNet,
+    QwenHybridConfig,
+    QwenHybridDecoderLayer,
+    QwenHybridForCausalLM,
+)
 from atom_models.layers import MoEConfig, Shard, SharedExpertsConfig
 
 
@@ -56,9 +60,6 @@ class Qwen3NextDecoderLayer(QwenHybridDecoderLayer):
     delta_net = Qwen3NextDeltaNet
 
 
-class Qwen3NextForCausalLM(LlamaForCausalLM):
-    """Layers that predict further tokens, `mtp`, are left unread."""
-
+class Qwen3NextForCausalLM(QwenHybridForCausalLM):
     config_class = Qwen3NextConfig
     decoder_layer = Qwen3NextDecoderLayer
-    passed_over = ("mtp.",)

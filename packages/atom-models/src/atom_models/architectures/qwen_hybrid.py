@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 import torch
 
 from atom_kernels.delta import DeltaNetProblem
-from atom_models.architectures.llama import LlamaDecoderLayer, llama_norm
+from atom_models.architectures.llama import LlamaDecoderLayer, LlamaForCausalLM, llama_norm
 from atom_models.architectures.qwen3 import Qwen3Config
 from atom_models.build_context import BuildContext
+from atom_models.decoder.prediction_names import PredictionNames, in_mtp
 from atom_models.layers import (
     Attention,
     DeltaNet,
@@ -49,7 +50,9 @@ class QwenHybridConfig(Qwen3Config):
     layer_types: Sequence[str] | None = None
 
     def has_attention(self, layer_id: int) -> bool:
-        """Whether layer `layer_id` has attention and not a delta net."""
+        """Whether layer `layer_id` has attention and not a delta net; layers that predict further tokens have it."""
+        if layer_id >= self.num_hidden_layers:
+            return True
         if self.layer_types is None:
             return (layer_id + 1) % self.full_attention_interval == 0
         kind = self.layer_types[layer_id]
@@ -116,6 +119,7 @@ class QwenDeltaNet(Layer):
             value_dim=config.linear_value_head_dim,
             conv_width=config.linear_conv_kernel_dim,
             dtype=context.dtype_name,
+            num_drafts=context.num_drafts,
         )
         if value_heads % key_heads:
             raise ValueError(
@@ -152,3 +156,13 @@ class QwenHybridDecoderLayer(LlamaDecoderLayer):
         if config.has_attention(layer_id):
             return QwenGatedAttention(config, context, layer_id=layer_id, prefix=prefix, rotary=rotary)
         return type(self).delta_net(config, context, prefix=f"{prefix.rpartition('.')[0]}.linear_attn")
+
+
+class QwenHybridForCausalLM(LlamaForCausalLM):
+    """Layers that predict further tokens, `mtp`, are left unread, whether or not the config declares any."""
+
+    passed_over = ("mtp.",)
+
+    @classmethod
+    def names_prediction_layer(cls, num_layers: int, index: int) -> PredictionNames:
+        return in_mtp(index)

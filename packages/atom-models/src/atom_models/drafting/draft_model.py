@@ -48,6 +48,13 @@ class DraftModel(Protocol):
         """
         ...
 
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        """As `forward`, where nobody reads what comes out: what is cached of the tokens has to be written.
+
+        A draft of one layer leaves out what follows its attention.
+        """
+        ...
+
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         """``[n, D]`` of any rows -> float32 ``[n, draft vocabulary]``."""
         ...

@@ -34,6 +34,10 @@ class WholeModel(nn.Module):
         """Its own hidden states [T, D]; see `DraftModel`."""
         return self.model(input_ids, positions)
 
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        """By `forward`: all its layers keep something; see `DraftModel`."""
+        self.forward(input_ids, positions, features)
+
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         """[n, D] -> float32 [n, vocabulary]."""
         return self.model.compute_logits(features)

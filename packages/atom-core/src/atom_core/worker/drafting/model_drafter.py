@@ -118,9 +118,11 @@ class ModelDrafter:
             first = with_next_captured(batch, tables, self._block_size, slots_W, numbers_W)
         else:
             first = FirstPass(batch.input_ids, batch.positions, batch.geometries)
-        features_UD = self._take_in(first, states)
         if not number:
-            return (features_UD[:1],)
+            features_TD = self._draft.model.features(states.hidden_TD, states.aux)
+            self._draft.keep(first.input_ids, first.positions, features_TD, first.geometries)
+            return (first.input_ids[:1],)
+        features_UD = self._take_in(first, states)
         num_kept_W = (sampled_n != -1).view(-1, each).sum(dim=1).clamp_min(1)
         requests_W = torch.arange(len(slots_W), device=sampled_n.device)
         last_W = requests_W * each + num_kept_W - 1

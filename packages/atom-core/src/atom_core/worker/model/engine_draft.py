@@ -50,6 +50,20 @@ class EngineDraft:
         with self.cached.attending(geometries):
             return self.model.forward(input_ids, positions, features_TD, step)
 
+    def keep(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        features_TD: torch.Tensor,
+        geometries: Sequence[BatchGeometry],
+    ) -> None:
+        """Write what is kept of the tokens of decodes, of which nothing else is wanted; see `DraftModel.keep`."""
+        if len(self.mixers) == 1 and all(geometry.max_query_len == 1 for geometry in geometries):
+            # Nobody reads what the only attention gives, so it may as well see nothing: keys are long to read.
+            geometries = [replace(each, seq_lens=torch.ones_like(each.seq_lens)) for each in geometries]
+        with self.cached.attending(geometries):
+            self.model.keep(input_ids, positions, features_TD)
+
     def guess(self, features_nD: torch.Tensor) -> torch.Tensor:
         """The most likely tokens by what `forward` gave, int64 ``[n]`` in the ids of the model that generates."""
         ids = self.model.compute_logits(features_nD).argmax(dim=-1)

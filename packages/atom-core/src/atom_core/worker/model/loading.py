@@ -40,6 +40,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
         model_impl=config.model.model_impl,
+        num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
     )
     speculation = config.speculation
     draft: EngineDraft | None = None
