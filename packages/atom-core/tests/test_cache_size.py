@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from atom_core.config import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
+from atom_core.config.devices import CPU
 from atom_core.config.options import ConfigError
 from atom_core.scheduler import SchedulerConfig
 from atom_core.worker.cache.pages import CachePages, PageGroup
-from atom_core.worker.cache.size import CPU_CACHE_CAP, size_cache
+from atom_core.worker.cache.size import size_cache
 from atom_kernels.protocols import CacheFormat, CacheLayout, CacheTensor, Pages, Slots
 from fake_worker import pages
 
@@ -37,7 +38,7 @@ def make_size(
 
 def test_the_cache_on_a_cpu_is_what_the_requests_can_need_within_a_cap():
     assert make_size().num_blocks == 4 * 32
-    assert make_size(block_bytes=1 << 26, memory=1 << 40).num_blocks == CPU_CACHE_CAP >> 26
+    assert make_size(block_bytes=1 << 26, memory=1 << 40).num_blocks == CPU.cache_cap >> 26
     assert make_size(block_bytes=1 << 20, memory=100 << 20).num_blocks == 90
 
 
@@ -99,7 +100,7 @@ MIB = 1 << 20
 
 
 def test_on_a_cpu_nine_tenths_of_the_memory_up_to_two_gib_are_shared_by_the_ranks():
-    assert CPU_CACHE_CAP == 2 << 30
+    assert CPU.cache_cap == 2 << 30
     assert make_size(block_bytes=64 * MIB, memory=1 << 40, max_model_len=1 << 20).num_blocks == 32
     assert make_size(block_bytes=64 * MIB, memory=1 << 40, max_model_len=1 << 20, ranks=2).num_blocks == 16
     assert make_size(block_bytes=MIB, memory=100 * MIB, max_model_len=1 << 20).num_blocks == 90

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import (
     EngineOutput,
     EngineRequest,
@@ -27,6 +26,7 @@ from atom_core.structured_output.compiler import (
     Compilation,
 )
 from atom_core.structured_output.compilers import Compilers
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.structured_output.followed_text import TOKEN_BYTES, FollowedText, held_bytes
 from atom_core.structured_output.llguidance.backend import LLGuidanceBackend

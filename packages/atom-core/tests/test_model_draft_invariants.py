@@ -15,10 +15,10 @@ from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 from atom_core.config import EngineConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.executor import InlineExecutor
-from atom_core.executor.protocol import Masks, PendingOutput
 from atom_core.messages import ModelOutput
 from atom_core.worker.model.loading_with_cache import LoadModel
 from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.runner import Masks, PendingOutput
 from toy_drafts import LastTokenTarget, ToyDraft, config_of, let_draft, load_last_token, load_with_draft
 
 SMALL: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 32, "num_threads": 1, "seed": 0}

@@ -17,12 +17,12 @@ import pytest
 
 from atom_core import LLMEngine, StructuredOutputParams
 from atom_core.config import ConfigError
-from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineRequest
 from atom_core.structured_output import Compilers, ConstrainedRequests, GrammarCompiler, GrammarError
 from atom_core.structured_output.backend import Grammar, Parser
 from atom_core.structured_output.bits import one_token, only_token
 from atom_core.structured_output.compiler import DEADLINE_SECONDS, NUM_THREADS, QUEUE_SECONDS
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_core.structured_output.constraints.choice import choose
 from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
 from atom_core.structured_output.llguidance.slices import slices_of

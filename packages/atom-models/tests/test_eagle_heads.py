@@ -187,6 +187,23 @@ def test_chunks_and_further_drafts_through_the_cache_give_the_same(
         assert_close(draft.compute_logits(last), reference.logits(outputs[-1:]))
 
 
+@pytest.mark.parametrize("variant", ["midlayer", "eagle", "eagle with two layers"])
+def test_a_head_keeps_of_tokens_what_later_ones_read_though_nothing_else_is_asked_of_it(
+    variant: str, targets: dict[str, Path], tmp_path: Path
+):
+    target, head, [text] = targets["llama"], make_head(tmp_path, **VARIANTS[variant]), make_texts(40)
+    theirs, reference = reference_of(target, head)
+    loaded, draft = load_both(target, head)
+    model = Drafting(loaded.model, draft)
+    run = PagedRun(model, 3)
+    model.next_ids, model.only_keeps = torch.tensor(text[1:39]), True
+    run.step([SequenceStep(text[:38], 0, range(3))])
+    model.next_ids, model.only_keeps = torch.tensor(text[39:]), False
+    last = run.step([SequenceStep(text[38:39], 38, range(3))])[0]
+    expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
+    assert_close(draft.compute_logits(last), expected[-1:])
+
+
 def test_what_a_trainer_writes_of_an_ordinary_head_changes_nothing(targets: dict[str, Path], tmp_path: Path):
     head, texts = make_head(tmp_path), make_texts(9)
     [expected] = draft_logits(*load_both(targets["llama"], head), texts)

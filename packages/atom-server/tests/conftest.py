@@ -224,7 +224,7 @@ class ServeProcess:
         self._ready.set()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve_process(tiny_llama: Path) -> Callable[..., ServeProcess]:
     """Starts ``atom serve`` on the tiny model, for ``with``."""
 

@@ -41,6 +41,7 @@ NAMES = [
     "request_generation_tokens",
     "request_params_n",
     "forced_tokens_total",
+    "spec_decode_kept_output_tokens",
     "spec_decode_num_drafts_total",
     "spec_decode_num_draft_tokens_total",
     "spec_decode_num_accepted_tokens_total",

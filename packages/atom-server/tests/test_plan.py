@@ -12,7 +12,7 @@ from atom_core import EngineArgs
 from atom_core.config import CacheFormat, options_of
 from atom_core.models import model_requirements, open_checkpoint
 from atom_server.cli.main import main
-from atom_server.cli.plan_tables import memory_lines
+from atom_server.cli.plan.tables import memory_lines
 from published_configs import NAMES, architecture_of, write_published_config
 
 

@@ -14,12 +14,14 @@ from atom_core import SamplingParams
 from atom_core.config import CompileConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.executor import InlineExecutor
-from atom_core.executor.protocol import Masks, PendingOutput
 from atom_core.messages import EngineRequest, ModelOutput, NewRequest, ScheduledRequest, SchedulerOutput
+from atom_core.speculation import SpeculationConfig
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.graphs.step_graphs import StepGraphs
+from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel
 from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.runner import Masks, PendingOutput
 from repeated_work import Repeated
 from tiny_drafts import make_predicting
 from toy_drafts import ToyDraft, config_of, load_last_token, load_with_draft
@@ -57,9 +59,13 @@ def brought_by(
     max_tokens: int,
     num_fewer: int = 0,
     num_drafts: int = 1,
+    model: Path | None = None,
 ) -> tuple[list[Any], int]:
     """What all steps of two requests brought, and how many drafts were accepted; the second has `num_fewer` tokens."""
     config = config_of(folder, num_drafts=num_drafts, dtype="float32", **SIZES)
+    if model is not None:
+        whole = {"method": "draft_model", "model": str(model), "num_tokens": num_drafts, "adaptive": False}
+        config = dataclasses.replace(config, speculation=SpeculationConfig(**whole))
     if compile_config is None:
         runner = Recording(config, load)
     else:
@@ -161,6 +167,17 @@ def test_captured_passes_of_a_draft_with_a_cache_give_the_drafts_of_the_host(tin
 
 
 @pytest.mark.slow
+def test_captured_passes_of_a_whole_model_give_the_drafts_of_the_host(tiny_llama, drafted):
+    """It drafts for itself, so that some are right at any temperature; one request ends before the other."""
+    asked: dict[str, Any] = {"num_drafts": 2, "max_tokens": 7, "num_fewer": 2, "model": tiny_llama}
+    expected = brought_by(tiny_llama, load_engine_model, **asked)
+    assert brought_by(tiny_llama, load_engine_model, FULL, **asked) == expected
+    assert expected[1] > 0
+    numbers = [numbers for shape, numbers in drafted if shape == GraphShape(2, 6, tokens_each=3)]
+    assert any(len(each) == 2 and each[0] != each[1] for each in numbers)
+
+
+@pytest.mark.slow
 def test_a_request_with_fewer_drafts_than_its_graph_has_drafts_in_its_own_blocks(tiny_llama, replayed):
     config = config_of(tiny_llama, num_drafts=2, dtype="float32", **SIZES)
     prompts, blocks = {"a": [5, 9, 13, 8, 2, 7], "b": list(range(20, 29))}, {"a": [3], "b": [7]}
@@ -179,6 +196,27 @@ def test_a_request_with_fewer_drafts_than_its_graph_has_drafts_in_its_own_blocks
         found.append([(result.token_ids, result.next_draft_token_ids) for result in output.requests])
     assert found[0] == found[1]
     assert replayed == [GraphShape(2, 6, tokens_each=3)]
+
+
+def test_steps_that_make_no_drafts_keep_what_later_drafts_read(tiny_llama, drafted):
+    """Nobody reads what the draft's attention gives in them, and it sees nothing."""
+    config = config_of(tiny_llama, num_drafts=2, dtype="float32", **SIZES)
+    prompt, params, found = [5, 9, 13, 8, 2, 7], SamplingParams(temperature=0.0), []
+    for graphs in (None, FULL):
+        here = config if graphs is None else dataclasses.replace(config, compile=graphs)
+        runner = ModelRunner(here, toy(aux=(0, 1)), capture=None if graphs is None else Repeated)
+        runner.load()
+        for number in range(5):
+            row = ScheduledRequest("a", 5 + number, 1, [], 1, (), 2 if number == 4 else 0)
+            new = []
+            if number == 0:
+                row = ScheduledRequest("a", 0, 6, [[3]], 1)
+                new = [NewRequest("a", prompt, 6, params, (), 0)]
+            runner.forward(SchedulerOutput(number, [row], new, []))
+            [result] = runner.sample(None)().requests
+        found.append((result.token_ids, result.next_draft_token_ids))
+    assert found[0] == found[1]
+    assert [numbers for _, numbers in drafted] == [[0]] * 3 + [[2]]
 
 
 def generate(runner: ModelRunner, drafts: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, list[int]]:

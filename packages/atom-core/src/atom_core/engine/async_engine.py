@@ -13,7 +13,6 @@ import msgspec
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.embedding_model import EmbeddingModel
-from atom_core.engine.errors import EngineStartError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts, beside_the_loop
 from atom_core.engine.inputs.input_processor import InputProcessor
@@ -32,6 +31,7 @@ from atom_core.engine.process.wire import (
     Reply,
 )
 from atom_core.engine.startup import open_model, open_tokenizer
+from atom_core.errors import EngineStartError
 from atom_core.messages import Pooling, SamplingParams, StepStats
 from atom_core.tokenization import TextThreads, Tokenizer
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atom_core.engine.errors import InvalidRequestError
+from atom_core.errors import InvalidRequestError
 from atom_core.messages import Pooling
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError, InvalidRequestError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.validation import check_text, missing_tokenizer
@@ -21,6 +20,7 @@ from atom_core.engine.interrupts import interrupts_held
 from atom_core.engine.outputs.completion import Completion
 from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
+from atom_core.errors import EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
 from atom_core.messages import EngineOutput, Pooling, RequestOutput, SamplingParams, StepStats, Submission
 from atom_core.tokenization import Tokenizer

@@ -12,11 +12,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineOutput, EngineRequest, RequestState, SchedulerOutput
 from atom_core.structured_output.backend import Grammar
 from atom_core.structured_output.compiler import Compilation, CompilerBusyError
 from atom_core.structured_output.compilers import Compilers
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_core.structured_output.constraints.grammar import GrammarError
 from atom_core.structured_output.followed_text import FollowedText, held_bytes
 from atom_core.structured_output.mask_thread import MaskJob, MaskThread

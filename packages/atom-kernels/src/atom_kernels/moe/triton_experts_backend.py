@@ -10,9 +10,10 @@ import torch
 from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.formats import Codes
-from atom_kernels.linear.triton.packed_product import rounded_rows, why_not_read
+from atom_kernels.linear.triton.packed_product import why_not_read
 from atom_kernels.linear.triton.packed_weights import PLAIN, Packing, packing_of
 from atom_kernels.linear.triton.precision import precision_of
+from atom_kernels.linear.triton.rounded_rows import rounded_rows
 from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem, experts_inputs
 from atom_kernels.moe.fragments import MATRIX_LAYOUT
 from atom_kernels.moe.grouped_backend import why_not_grouped

@@ -42,6 +42,7 @@ class PredictionLayers(nn.Module):
     """
 
     aux_hidden_states: tuple[int, ...] = ()
+    reads_features = True
     target_ids: torch.Tensor | None = None
 
     def __init__(
@@ -87,6 +88,10 @@ class PredictionLayers(nn.Module):
         read, norm, layer = self.inputs[turn], self.norms[turn], cast("LlamaDecoderLayer", self.layers[turn])
         x = read(self._embed(input_ids), features)
         return norm(layer.run_alone(positions, Residual(x)))
+
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        """By `forward`, whose layers are those of the target; see `DraftModel`."""
+        self.forward(input_ids, positions, features)
 
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         """[n, D] -> float32 [n, vocabulary], by the target's head."""

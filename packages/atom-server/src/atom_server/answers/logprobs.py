@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from atom_core import CompletionLogprobs, Tokenizer
-from atom_server.schemas.responses import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+from atom_server.schemas.answers import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
 
 # JSON has no infinity; this is what OpenAI's servers answer for "never".
 _LOWEST = -9999.0

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from atom_server.answers.streaming import named_event
-from atom_server.answers.tool_messages import CallIds
 from atom_server.generation.generation import Generation
+from atom_server.generation.reply_reader import CallIds
 from atom_server.output.parts import Part
 
 _BLOCK_OF = {"content": "text", "reasoning": "thinking", "name": "tool_use", "arguments": "tool_use"}

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from atom_core import CompletionLogprobs
 from atom_server.generation.generation import Generation
-from atom_server.schemas.responses import Finish
+from atom_server.schemas.answers import Finish
 
 
 @dataclass

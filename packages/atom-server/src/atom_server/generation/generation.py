@@ -15,13 +15,13 @@ from atom_core.messages import Pooling, RequestState
 from atom_server.access.guard import caller_of
 from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError, engine_dead, shutting_down
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.tallies import Tallies
 from atom_server.prompts.texts import PromptTokens
 from atom_server.request_log import RequestRecord
-from atom_server.schemas.model_request import ModelRequest
-from atom_server.schemas.responses import CompletionTokensDetails, PromptTokensDetails, Usage
+from atom_server.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage
+from atom_server.schemas.fields.model_request import ModelRequest
 from atom_server.state import ServerState, server_state
 
 

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 
 from atom_core import SamplingParams, ThinkingBudget
-from atom_server.answers.tool_messages import CallIds, ReplyReader, random_call_id
+from atom_server.generation.reply_reader import CallIds, ReplyReader, random_call_id
 from atom_server.generation.tool_calling import (
     check_tools,
     is_written_as_json,

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 
 from atom_core.tokenization.text_threads import PIECE_CHARACTERS
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.prompts.texts import PromptTokens, encode_texts, most_characters, text_threads
 from atom_server.state import server_state
 

@@ -9,9 +9,9 @@ from starlette.requests import Request
 
 from atom_core.engine.inputs.validation import prompt_too_long
 from atom_core.tokenization import TextThreads, TooManyTokensError
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation.disconnect import until_disconnect
-from atom_server.schemas.model_request import PromptRequest
+from atom_server.schemas.fields.model_request import PromptRequest
 from atom_server.state import ServerState, server_state
 
 # The most tokens of a text that need not fit the model's context: it is counted, or cut.

@@ -12,10 +12,10 @@ import msgspec
 from atom_core import CompletionLogprobs, Tokenizer
 from atom_server.answers.logprobs import chat_logprobs
 from atom_server.answers.streaming import named_event
-from atom_server.answers.tool_messages import ReplyReader
 from atom_server.errors import APIError, as_api_error
 from atom_server.generation.collect import Collected
 from atom_server.generation.generation import Generation
+from atom_server.generation.reply_reader import ReplyReader
 from atom_server.output.parts import Part
 from atom_server.responses.output import OutputWriter
 from atom_server.schemas.create_response import CreateResponseRequest

@@ -14,7 +14,6 @@ from typing import cast, get_args
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.errors import InvalidRequestError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_core.engine.inputs.validation import (
@@ -32,6 +31,7 @@ from atom_core.engine.inputs.validation import (
     missing_tokenizer,
     num_logprobs,
 )
+from atom_core.errors import InvalidRequestError
 from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
 from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
 from atom_core.structured_output.constraints.choice import BackendSetting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom_core.engine.errors import InvalidRequestError
+from atom_core.errors import InvalidRequestError
 
 # Where the limits of the queue are not set, they are what can run times this.
 QUEUE_FACTOR = 4

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atom_core.engine.errors import InvalidRequestError
+from atom_core.errors import InvalidRequestError
 from atom_core.messages import SamplingParams, ThinkingBudget
 from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
 

@@ -21,8 +21,6 @@ import zmq
 
 from atom_core import settings
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError, ProfilerError
-from atom_core.engine.failure import Failure
 from atom_core.engine.process.news_slices import slices_of
 from atom_core.engine.process.wire import (
     ENCODER,
@@ -45,6 +43,8 @@ from atom_core.engine.process.wire import (
     news_address,
     request_address,
 )
+from atom_core.errors import EngineDeadError, ProfilerError
+from atom_core.failure import Failure
 from atom_core.log_lines import LineFormatter
 from atom_core.messages import EngineOutput
 

@@ -17,8 +17,8 @@ import msgspec
 
 from atom_core import settings
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.failure import Failure
 from atom_core.engine.process.wire import Launch
+from atom_core.failure import Failure
 
 
 class EngineProcess:

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from atom_core.engine.errors import EngineDeadError
-from atom_core.engine.failure import Failure
+from atom_core.errors import EngineDeadError
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import Failed, Preparing, decode_from_rank
+from atom_core.failure import Failure
 
 # What a rank said last is read before its end is told. Processes that it started may hold the channel open for longer.
 LAST_WORDS_SECONDS = 0.2

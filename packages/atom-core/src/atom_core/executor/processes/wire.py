@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.failure import Failure
-from atom_core.executor.protocol import RunnerInfo
+from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import GroupSpec, Pages, Slots
 
 
@@ -94,6 +94,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     choices: list[str]
     num_slots: int = 0
     num_snapshots: int = 0
+    launches: bool = False
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:

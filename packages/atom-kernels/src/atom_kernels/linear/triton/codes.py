@@ -100,9 +100,15 @@ def prefetch_codes(
 
 
 @triton.jit
-def codes_of(codes_ptr, rows, first, K: tl.constexpr, IS_PLANAR: tl.constexpr, EVEN: tl.constexpr, LANES: tl.constexpr):
-    """Codes [rows, lanes] of the inputs from `first` on: bytes, or words of four. Past the end x is zero."""
-    lane = tl.arange(0, LANES)[None, :]
+def codes_of(
+    codes_ptr, rows, first, K: tl.constexpr, IS_PLANAR: tl.constexpr, EVEN: tl.constexpr, LANES: tl.constexpr,
+    FROM: tl.constexpr = 0,
+):  # fmt: skip
+    """Codes [rows, lanes] of the inputs from `first` on: bytes, or words of four. Past the end x is zero.
+
+    Words are those of a whole tile, or of its planes' lanes from `FROM` on.
+    """
+    lane = FROM + tl.arange(0, LANES)[None, :]
     if IS_PLANAR:
         words: tl.constexpr = (K + TILE - 1) // TILE * PLANE
         # Programs of split inputs may begin past the end.

@@ -120,26 +120,28 @@ def packed_products(
     num_tokens, x_stride, begin,
     K: tl.constexpr, GATED: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     PRECISION: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, MAKES_WEIGHTS: tl.constexpr = False,
 ):  # fmt: skip
     """Products [BLOCK_N, BLOCK_M] with the rows of gates and ups, and the sums of squares [BLOCK_M].
 
-    Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has; it is not gated then.
+    Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has.
     """
     is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
     has_minimum: tl.constexpr = minimum_ptr is not None
-    lanes: tl.constexpr = PLANE if is_planar else BLOCK_K
-    planes: tl.constexpr = BLOCK_K // lanes
+    # Inputs that are multiplied at once: a plane, or as many of it as share a scale; of bytes the whole step.
+    lanes: tl.constexpr = min(PLANE, GROUP) if is_planar else BLOCK_K
+    cuts: tl.constexpr = PLANE // lanes if is_planar else 1
+    planes: tl.constexpr = BLOCK_K // (lanes * cuts)
     # Float16 holds too few powers of two.
     scales_codes: tl.constexpr = scale_ptr.dtype.element_ty == tl.int32 and x_ptr.dtype.element_ty != tl.float16
-    # Groups of whole steps are scaled once; others plane by plane.
-    scales_planes: tl.constexpr = GROUP < BLOCK_K
+    # Groups of whole steps are scaled once; others part by part.
+    scales_parts: tl.constexpr = GROUP < BLOCK_K
+    groups: tl.constexpr = (K + GROUP - 1) // GROUP
     sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up_sums = tl.zeros([BLOCK_N, BLOCK_M if GATED else 1], tl.float32)
     squares = tl.zeros([lanes, BLOCK_M], tl.float32)
     for step in range(STEPS):
         first = begin + step * BLOCK_K
-        codes = codes_of(codes_ptr, rows, first, K, is_planar, EVEN, lanes)
         if scales_codes:
             powers = powers_of_tile(scale_ptr, rows, first, K)
             if GATED:
@@ -147,47 +149,83 @@ def packed_products(
         product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         if GATED:
-            up_codes = codes_of(codes_ptr, up_rows, first, K, is_planar, EVEN, lanes)
             up_product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        for plane in tl.static_range(planes):
-            columns = first + plane * lanes + tl.arange(0, lanes)
-            inside = (columns < K)[:, None] & (tokens < num_tokens)[None, :]
-            x = tl.load(x_ptr + tokens[None, :] * x_stride + columns[:, None], mask=inside, other=0.0)
-            if norm_weight_ptr is not None:
-                wide = x.to(tl.float32)
-                squares += wide * wide
-                norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32) + norm_offset
-                x = (wide * norm[:, None]).to(x.dtype)
-            if scales_codes:
-                sums = _scaled_dot(codes, powers, plane, x, sums, PRECISION)
-                if GATED:
-                    up_sums = _scaled_dot(up_codes, up_powers, plane, x, up_sums, PRECISION)
-            else:
-                product = _dot(codes, plane, x, product, KIND, has_minimum, PRECISION)
-                if GATED:
-                    up_product = _dot(up_codes, plane, x, up_product, KIND, has_minimum, PRECISION)
-            if has_minimum:
-                total += tl.sum(x.to(tl.float32), axis=0)
-            if not scales_codes and (scales_planes or plane == planes - 1):
-                group = tl.minimum(first + plane * lanes, K - 1) // GROUP
-                if x_scale_ptr is not None:
-                    groups: tl.constexpr = (K + GROUP - 1) // GROUP
-                    at = x_scale_ptr + tokens * groups + group
-                    product *= tl.load(at, mask=tokens < num_tokens, other=0.0)[None, :]
-                sums += _scaled(
-                    product, total[None, :], scale_ptr, minimum_ptr, rows[:, None], group, K, GROUP, GROUP_ROWS
-                )
-                product = tl.zeros_like(product)
-                if GATED:
-                    up_sums += _scaled(
-                        up_product, total[None, :], scale_ptr, minimum_ptr, up_rows[:, None], group, K, GROUP,
-                        GROUP_ROWS,
-                    )  # fmt: skip
-                    up_product = tl.zeros_like(up_product)
-                total = tl.zeros_like(total)
+        for cut in tl.static_range(cuts):
+            codes = codes_of(codes_ptr, rows, first, K, is_planar, EVEN, lanes, cut * lanes)
+            if GATED:
+                up_codes = codes_of(codes_ptr, up_rows, first, K, is_planar, EVEN, lanes, cut * lanes)
+            for plane in tl.static_range(planes):
+                start = first + plane * PLANE + cut * lanes
+                columns = start + tl.arange(0, lanes)
+                inside = (columns < K)[:, None] & (tokens < num_tokens)[None, :]
+                x = tl.load(x_ptr + tokens[None, :] * x_stride + columns[:, None], mask=inside, other=0.0)
+                if norm_weight_ptr is not None:
+                    wide = x.to(tl.float32)
+                    squares += wide * wide
+                    norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32) + norm_offset
+                    x = (wide * norm[:, None]).to(x.dtype)
+                if scales_codes:
+                    sums = _scaled_dot(codes, powers, plane, x, sums, PRECISION)
+                    if GATED:
+                        up_sums = _scaled_dot(up_codes, up_powers, plane, x, up_sums, PRECISION)
+                elif MAKES_WEIGHTS:
+                    if scales_parts or (cut == 0 and plane == 0):
+                        group = tl.minimum(start, K - 1) // GROUP
+                        scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, GROUP, GROUP_ROWS)
+                        if GATED:
+                            up_scale, up_minimum = scale_of(
+                                scale_ptr, minimum_ptr, up_rows, group, K, GROUP, GROUP_ROWS
+                            )
+                    weight = _weights(codes, plane, scale, minimum, x, KIND, has_minimum, PRECISION)
+                    sums = tl.dot(weight, x.to(weight.dtype), sums, input_precision="ieee")
+                    if GATED:
+                        weight = _weights(up_codes, plane, up_scale, up_minimum, x, KIND, has_minimum, PRECISION)
+                        up_sums = tl.dot(weight, x.to(weight.dtype), up_sums, input_precision="ieee")
+                else:
+                    product = _dot(codes, plane, x, product, KIND, has_minimum, PRECISION)
+                    if GATED:
+                        up_product = _dot(up_codes, plane, x, up_product, KIND, has_minimum, PRECISION)
+                    if has_minimum:
+                        total += tl.sum(x.to(tl.float32), axis=0)
+                    if scales_parts or (cut == cuts - 1 and plane == planes - 1):
+                        group = tl.minimum(start, K - 1) // GROUP
+                        if x_scale_ptr is not None:
+                            at = x_scale_ptr + tokens * groups + group
+                            x_scale = tl.load(at, mask=tokens < num_tokens, other=0.0)[None, :]
+                            product *= x_scale
+                            if GATED:
+                                up_product *= x_scale
+                        sums += _scaled(
+                            product, total[None, :], scale_ptr, minimum_ptr, rows[:, None], group, K, GROUP, GROUP_ROWS
+                        )
+                        product = tl.zeros_like(product)
+                        if GATED:
+                            up_sums += _scaled(
+                                up_product, total[None, :], scale_ptr, minimum_ptr, up_rows[:, None], group, K, GROUP,
+                                GROUP_ROWS,
+                            )  # fmt: skip
+                            up_product = tl.zeros_like(up_product)
+                        total = tl.zeros_like(total)
     if scales_codes and PRECISION == "pairs":
         sums, up_sums = sums * SUM_SCALE, up_sums * SUM_SCALE
     return sums, up_sums, tl.sum(squares, axis=0)
+
+
+@triton.jit
+def _weights(
+    codes, plane: tl.constexpr, scale, minimum, x, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The weights of a plane, in the dtype in which they are multiplied."""
+    if PRECISION == "pairs":
+        weight = decode_in_pairs(codes, plane, KIND, FROM_ZERO) * scale.to(tl.bfloat16)[:, None]
+        if FROM_ZERO:
+            weight += minimum.to(tl.bfloat16)[:, None]
+        return weight
+    else:
+        weight = decode(codes, plane, KIND, FROM_ZERO) * scale[:, None]
+        if FROM_ZERO:
+            weight += minimum[:, None]
+        return weight if PRECISION == "ieee" else weight.to(x.dtype)
 
 
 @triton.jit

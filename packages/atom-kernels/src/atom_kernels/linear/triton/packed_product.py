@@ -14,6 +14,7 @@ import torch
 from atom_kernels.formats import Codes, Float8
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import packing_of, why_not_packed
+from atom_kernels.linear.triton.rounded_rows import rounded_rows
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.triton.launch import launch
 
@@ -60,28 +61,6 @@ def _bind_fp8(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], t
         return product(rows, codes, row_scale, scale, bias=bias, out_dtype=dtype, use_fast_accum=True)
 
     return run
-
-
-def rounded_rows(
-    x: torch.Tensor, norm_weight: torch.Tensor | None = None, eps: float = 0.0, norm_offset: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[T, K]``, normed first where there is a norm -> its rows as `Float8`: e4m3 [T, K] and float32 scales [T, 1]."""
-    from atom_kernels.linear.triton.convert import round_rows_kernel
-    from atom_kernels.powers_of_two import power_of_two
-    from atom_kernels.triton.support import dependent_launch
-
-    if x.stride(1) != 1:
-        x = x.contiguous()
-    num_rows, size = x.shape
-    codes = torch.empty(num_rows, size, dtype=torch.float8_e4m3fn, device=x.device)
-    scale = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
-    block = power_of_two(size)
-    if num_rows:
-        launch(
-            round_rows_kernel, (num_rows,), x, norm_weight, codes, scale, x.stride(0), eps, norm_offset,
-            SIZE=size, BLOCK=block, num_warps=min(max(block // 512, 1), 16), **dependent_launch(),
-        )  # fmt: skip
-    return codes, scale
 
 
 def _bind_made_plain(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -76,8 +76,8 @@ def why_not_packed(problem: LinearProblem) -> str | None:
         return f"does not read {weight_format.name}"
     packing = packing_of(weight_format, problem.in_features)
     group = packing.group
-    if packing.is_planar and group not in (PLANE, 2 * PLANE) and group % TILE:
-        return f"reads groups of {PLANE}, {2 * PLANE} or multiples of {TILE} inputs, not {group}"
+    if packing.is_planar and group not in (PLANE // 2, PLANE, 2 * PLANE) and group % TILE:
+        return f"reads groups of {PLANE // 2}, {PLANE}, {2 * PLANE} or multiples of {TILE} inputs, not {group}"
     if _scales_are_powers(weight_format) and (weight_format.codes is not Codes.E2M1 or group != PLANE):
         return f"reads exponents of two as scales of {PLANE} codes of e2m1 alone"
     if packing.kind == "int8" and "minimum" in weight_format.parts:

@@ -29,6 +29,7 @@ class SkinnyConfig:
         prefetch: steps whose weights a program asks for while the kernel before is still running.
         norm_apart: a kernel of its own norms the rows first. Otherwise every program norms all rows that it reads.
         rounds: that kernel also rounds the rows to the problem's `input_format`.
+        makes_weights: codes are scaled before the product, not its sums: more work for a weight, less for a row.
     """
 
     block_m: int
@@ -40,6 +41,7 @@ class SkinnyConfig:
     prefetch: int = 1
     norm_apart: bool = False
     rounds: bool = False
+    makes_weights: bool = False
 
     def launch(self) -> dict[str, Any]:
         """The kernel's constants."""
@@ -51,6 +53,7 @@ class SkinnyConfig:
             # Where there are tensor cores, Triton pipelines by the number that it gets for the launch.
             "STAGES": self.num_stages if self.block_m == 1 else 1,
             "PREFETCH": self.prefetch,
+            "MAKES_WEIGHTS": self.makes_weights,
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
         }

@@ -1,4 +1,4 @@
-"""What the server tells of itself: whether it works, what it serves, how it is set up."""
+"""``GET /version``, ``GET /server_info``, ``GET /load``: what runs, how it is set up, and how busy it is."""
 
 from __future__ import annotations
 
@@ -9,66 +9,17 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from atom_core import __version__
-from atom_server.errors import engine_dead
-from atom_server.state import ServerState, server_state
+from atom_server.state import server_state
 
 router = APIRouter()
 
 _SECRET = frozenset(("api_key", "admin_key"))
 
 
-@router.get("/health", tags=["health"])
-async def health(request: Request) -> dict[str, str]:
-    """`{"status": "ok"}` while the engine's process lives and makes progress, 503 otherwise."""
-    _check_engine(server_state(request))
-    return {"status": "ok"}
-
-
-@router.get("/ready", tags=["health"])
-async def ready(request: Request) -> dict[str, str]:
-    """As `/health`, but 503 too while the server is going down, or its engine is paused."""
-    state = server_state(request)
-    _check_engine(state)
-    state.check_is_ready()
-    return {"status": "ok"}
-
-
-def _check_engine(state: ServerState) -> None:
-    if state.dead_reason is not None:
-        raise engine_dead(state.dead_reason)
-    state.engine.check_health()
-
-
 @router.get("/version", tags=["version"])
 async def version() -> dict[str, str]:
     """The version of the server and the engine, which are one."""
     return {"version": __version__}
-
-
-@router.get("/v1/models", tags=["models"])
-async def list_models(request: Request) -> dict[str, Any]:
-    """Every name that the model is served by."""
-    state = server_state(request)
-    return {"object": "list", "data": [_model(state, name) for name in state.served_names]}
-
-
-@router.get("/v1/models/{name:path}", tags=["models"])
-async def get_model(request: Request, name: str) -> dict[str, Any]:
-    """One served name."""
-    state = server_state(request)
-    return _model(state, state.check_model(name))
-
-
-def _model(state: ServerState, name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": state.created,
-        "owned_by": "atom",
-        "root": state.model_root,
-        "parent": None,
-        "max_model_len": state.engine.info.max_model_len,
-    }
 
 
 @router.get("/server_info", tags=["health"])

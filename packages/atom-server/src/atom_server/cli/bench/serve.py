@@ -1,4 +1,4 @@
-"""`atom bench`: how fast a running server answers (`serve`, `plot`), and what quantization costs (`accuracy`)."""
+"""`atom bench serve`: measures a running server under load."""
 
 from __future__ import annotations
 
@@ -10,65 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from atom_server import settings
-from atom_server.bench import accuracy
-from atom_server.bench.charts import check_chart, draw_run, draw_runs
+from atom_server.bench.charts import check_chart, draw_run
 from atom_server.bench.client import BenchError, Client
 from atom_server.bench.dataset import Sample, samples_of
 from atom_server.bench.metrics import TITLES, summarize, table
 from atom_server.bench.serve import run_workload
 from atom_server.bench.workload import PATHS, Workload
 
-HELP = "measure a running server under load, or what quantization costs"
-USAGE = "serve [--base-url URL] [flags] | plot RESULT... [--plot FILE] | accuracy --text FILE [flags]"
-DESCRIPTION = "Measure a running server under load, draw such measurements, or tell what quantization costs a model."
-_SERVE = """\
+USAGE = "serve [--base-url URL] [flags]"
+DESCRIPTION = """\
 Send random prompts, or those of a file, to a running OpenAI-compatible server, at a rate or with so many requests at
 once, and print throughput and latencies. Flags and the keys of the result are those of the serving benchmarks of vLLM
 and ROCm/ATOM. Charts need matplotlib."""
-EXAMPLES = """\
-examples:
-  atom bench serve --num-prompts 100 --max-concurrency 16
-  atom bench serve --base-url http://127.0.0.1:8000 --dataset-name random --random-input-len 1024 \\
-    --random-output-len 128 --request-rate 4 --ignore-eos --save-result --plot run.svg
-  atom bench plot run-*.json --plot runs.png
-  atom bench accuracy --text book.txt --quantization fp8 int8 int4
-
-`atom bench serve --help` and `atom bench accuracy --help` list their flags.
-"""
+EXAMPLES = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A sub-command for each kind of measurement."""
-    kinds = parser.add_subparsers(dest="what", metavar="serve | plot | accuracy", required=True)
-    serve = _kind(kinds, "serve", "serve [--base-url URL] [flags]", _SERVE)
-    _add_serve_arguments(serve)
-    serve.set_defaults(measure=_serve)
-    plot = _kind(kinds, "plot", "plot RESULT... [--plot FILE]", "Draw saved results of `atom bench serve`.")
-    plot.add_argument("results", nargs="*", type=Path, metavar="RESULT", help="saved results to draw")
-    plot.add_argument("--plot", type=Path, metavar="FILE", default=Path("runs.svg"), help="default: %(default)s")
-    plot.set_defaults(measure=lambda args: _draw_saved(args.results, args.plot))
-    of_accuracy = _kind(kinds, "accuracy", accuracy.USAGE, accuracy.DESCRIPTION, accuracy.EXAMPLES)
-    accuracy.add_arguments(of_accuracy)
-    of_accuracy.set_defaults(measure=accuracy.run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run that kind."""
-    return args.measure(args)
-
-
-def _kind(kinds: Any, name: str, usage: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
-    return kinds.add_parser(
-        name,
-        usage=f"atom bench {usage}",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
-def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """What to send, how fast, and what to tell."""
     parser.add_argument("--backend", default="vllm", choices=("vllm", "openai", "openai-chat"))
     parser.add_argument("--base-url", help="such as http://127.0.0.1:8000; replaces --host and --port")
@@ -100,7 +57,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a chart into a .png, .svg or .pdf")
 
 
-def _serve(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Measure, print, save, draw; 1 where requests failed."""
     if args.plot is not None:
         check_chart(args.plot)
@@ -116,16 +73,6 @@ def _serve(args: argparse.Namespace) -> int:
     for error in result["errors"]:
         print(f"failed: {error}")
     return 1 if result["failed"] else 0
-
-
-def _draw_saved(results: list[Path], path: Path) -> int:
-    check_chart(path)
-    try:
-        draw_runs(path, [json.loads(result.read_text(encoding="utf-8")) for result in results])
-    except ValueError as error:
-        raise BenchError(f"a result cannot be read: {error}") from None
-    print(f"drawn: {path}")
-    return 0
 
 
 async def _measure(args: argparse.Namespace) -> dict[str, Any]:

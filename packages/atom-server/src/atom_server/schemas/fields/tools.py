@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from atom_server.schemas.strict_model import OpenModel, StrictModel
+from atom_server.schemas.fields.strict_model import OpenModel, StrictModel
 
 MAX_TOOLS = 128
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atom_core import StructuredOutputParams
 from atom_core.structured_output.constraints.grammar import MAX_BYTES, MAX_CHOICES
-from atom_server.schemas.strict_model import OpenModel, StrictModel
+from atom_server.schemas.fields.strict_model import OpenModel, StrictModel
 
 
 class JsonSchemaFormat(StrictModel):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from atom_core.engine.inputs.validation import MAX_PRIORITY
-from atom_server.schemas.strict_model import OpenModel, RequestOfModel
+from atom_server.schemas.fields.strict_model import OpenModel, RequestOfModel
 
 MAX_INTEGER = 2**31 - 1
 

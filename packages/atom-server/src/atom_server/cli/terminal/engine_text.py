@@ -11,7 +11,7 @@ from typing import Any
 from atom_core import AsyncEngine, EngineArgs, RequestOutput, SamplingParams
 from atom_server.errors import APIError
 from atom_server.prompts.chat_template import ChatTemplate
-from atom_server.state import load_template
+from atom_server.startup import load_template
 
 
 @contextlib.asynccontextmanager

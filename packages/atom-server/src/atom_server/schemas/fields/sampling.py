@@ -20,10 +20,10 @@ from atom_core.engine.inputs.validation import (
     MAX_STOP_TOKENS,
 )
 from atom_server.errors import unsupported
-from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest, as_list, at_most
-from atom_server.schemas.strict_model import StrictModel
-from atom_server.schemas.structured import ResponseFormat, StructuredOutputs
-from atom_server.schemas.unsupported import refuse_unsupported
+from atom_server.schemas.fields.model_request import MAX_INTEGER, PromptRequest, as_list, at_most
+from atom_server.schemas.fields.strict_model import StrictModel
+from atom_server.schemas.fields.structured import ResponseFormat, StructuredOutputs
+from atom_server.schemas.fields.unsupported import refuse_unsupported
 
 MAX_TOKENS = MAX_INTEGER
 # The most that --max-num-seqs can be: no engine runs more at once.

@@ -10,7 +10,7 @@ from atom_core.config import ConfigError, check_num_states
 from atom_core.garbage import no_collection
 from atom_core.host_memory import available_memory
 from atom_server.cli.model_impl import add_model_impl
-from atom_server.cli.plan_tables import CACHE_WORDS, accelerator_lines, memory_lines
+from atom_server.cli.plan.tables import CACHE_WORDS, accelerator_lines, memory_lines
 
 if TYPE_CHECKING:
     from atom_core.models import Accelerator, ModelRequirements

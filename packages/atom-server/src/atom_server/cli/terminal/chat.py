@@ -8,7 +8,7 @@ import contextlib
 
 from atom_core import EngineArgs
 from atom_server.cli.logs import configure_logging
-from atom_server.cli.sampling_args import add_sampling_args, sampling_params
+from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
 
 HELP = "talk to a model in the terminal"
 USAGE = "[--model MODEL] [flags]"
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  line editing and history for input()
 
-    from atom_server.cli.conversation import talk
+    from atom_server.cli.terminal.conversation import talk
 
     asyncio.run(talk(engine_args, sampling_params(args), args.system))
     return 0

@@ -7,7 +7,7 @@ import sys
 
 from atom_core import EngineArgs
 from atom_server.cli.logs import configure_logging
-from atom_server.cli.sampling_args import add_sampling_args, sampling_params
+from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
 
 HELP = "complete one prompt"
 USAGE = "PROMPT [--model MODEL] [flags]"
@@ -36,6 +36,6 @@ def run(args: argparse.Namespace) -> int:
     engine_args = EngineArgs.from_cli_args(args)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
 
-    from atom_server.cli.terminal import stream_text
+    from atom_server.cli.terminal.engine_text import stream_text
 
     return stream_text(engine_args, prompt, sampling_params(args), is_chat=args.chat)

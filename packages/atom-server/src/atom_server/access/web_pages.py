@@ -16,6 +16,7 @@ from atom_server.access.guard import OPEN_PATHS
 from atom_server.bodies.body import quoted
 from atom_server.connections.listen import is_loopback
 from atom_server.errors import APIError
+from atom_server.options import ServerOptions
 
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _JSON = "application/json"
@@ -58,6 +59,13 @@ class WebPageGuard:
             "--allowed-hosts names further ones"
         )
         raise APIError(403, message, code="host_not_allowed")
+
+
+def allowed_hosts(options: ServerOptions) -> tuple[str, ...] | None:
+    """The names that `options` allow besides those of loopback; None where they allow any."""
+    names = options.host_names
+    is_open = not names and not is_loopback(options.host)
+    return None if is_open or "*" in names else names
 
 
 def host_name(host: str) -> str | None:

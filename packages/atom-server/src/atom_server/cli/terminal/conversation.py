@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from atom_core import AsyncEngine, EngineArgs, InvalidRequestError, SamplingParams
-from atom_server.cli.terminal import chat_template_of, encode_chat, print_stream, running_engine, speed
+from atom_server.cli.terminal.engine_text import chat_template_of, encode_chat, print_stream, running_engine, speed
 from atom_server.errors import APIError
 from atom_server.prompts.chat_template import ChatTemplate
 
