@@ -20,6 +20,7 @@ from atom_models import CheckpointError, mixer_layers, open_checkpoint
 from atom_models.drafting import choose_draft, prediction_layers
 from atom_models.paged_run import PagedRun, SequenceStep
 from draft_runs import Drafting, draft_logits, load_both
+from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_architectures import PAST_EVERY_WINDOW, reference_model
 from tiny_drafts import rewrite_config, rewrite_weights
 
@@ -159,6 +160,23 @@ def test_layers_under_mtp_share_their_inputs_and_their_norm(tiny_family: Callabl
     first, second, third = [draft_logits(loaded, draft, texts, step=step)[0] for step in range(3)]
     assert torch.equal(first, third)
     assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "deepseek_v32"])
+def test_prediction_layers_of_a_quantized_checkpoint_have_its_formats(
+    family: str, tiny_family: Callable[[str], Path], tmp_path: Path
+):
+    """A projection that is left plain is read as it is stored, though the config names no exception."""
+    (quantized, twin), texts = write_quantized(tmp_path, tiny_family(family), PUBLISHED["fp8 tiles"]), make_texts(20)
+    stored = load_file(quantized / "model.safetensors")
+    name = "mtp.fc" if family == "qwen3_next" else "model.layers.3.eh_proj"
+    stored[f"{name}.weight"] = load_file(twin / "model.safetensors")[f"{name}.weight"]
+    stored.pop(f"{name}.weight_scale_inv", None)
+    save_file(stored, quantized / "model.safetensors", {"format": "pt"})
+    loaded, draft = load_both(quantized)
+    assert_close(draft_logits(loaded, draft, texts), draft_logits(*load_both(twin), texts))
+    formats = [each.stored for layer in draft.modules() for each in getattr(layer, "held_weights", list)()]
+    assert {found.startswith("fp8") for found in formats} == {True, False}
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5-text", "deepseek_v32", "glm_moe_dsa"])

@@ -41,8 +41,7 @@ def test_published_models_are_planned_for_every_accelerator(name: str, tmp_path:
     assert f"{architecture_of(name)}, " in text
     for accelerator in ("MI300X", "MI300A", "MI355X", "H100", "H200"):
         assert rows_of(text, accelerator) or re.search(f"too large for 8 of .*{accelerator}", text)
-    # Devices do not share its layers that keep states, and no device holds it alone.
-    assert code == (name == "qwen3.5-397b-a17b")
+    assert code == 0
 
 
 def test_a_state_for_each_draft_is_planned(tmp_path: Path, capsys):

@@ -51,9 +51,15 @@ class DeltaNetProblem:
     cache: CacheFormat = _FLOAT32
 
     @property
+    def parts(self) -> tuple[int, int, int]:
+        """Channels of queries, of keys, and of values."""
+        keys = self.num_key_heads * self.key_dim
+        return keys, keys, self.num_value_heads * self.value_dim
+
+    @property
     def channels(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
-        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+        """Channels of the convolution: those of all `parts`."""
+        return sum(self.parts)
 
     @property
     def block_size(self) -> int:

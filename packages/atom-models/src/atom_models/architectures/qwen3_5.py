@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from atom_kernels.delta import DeltaNetProblem
+from atom_kernels.protocols import Collectives
 from atom_models.architectures.qwen3_next import Qwen3NextConfig
 from atom_models.architectures.qwen_hybrid import (
     QwenDeltaNet,
@@ -51,13 +52,13 @@ class Qwen3_5MoeConfig(Qwen3_5Config, Qwen3NextConfig):
 class Qwen3_5DeltaNet(QwenDeltaNet):
     """Rows are stored apart: all queries, keys and values; the gates of outputs; what makes betas, and decays."""
 
-    def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
-        heads = problem.num_value_heads
+    def make_shards(self, problem: DeltaNetProblem, ranks: Collectives) -> tuple[Shard, ...]:
+        heads, num_ranks = problem.num_value_heads * ranks.size, ranks.size
         return (
-            Shard("in_proj_qkv", problem.channels),
-            Shard("in_proj_z", heads * problem.value_dim),
-            Shard("in_proj_b", heads),
-            Shard("in_proj_a", heads),
+            Shard.of_parts("in_proj_qkv", problem.parts, ranks),
+            Shard("in_proj_z", heads * problem.value_dim, num_ranks),
+            Shard("in_proj_b", heads, num_ranks),
+            Shard("in_proj_a", heads, num_ranks),
         )
 
 
