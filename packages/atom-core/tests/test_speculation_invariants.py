@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 
-from asked_for import ASKED, VOCAB_SIZE, WAYS, make_params, make_prompts, run, what_counts
+from asked_for import ASKED, VOCAB_SIZE, WAYS, WAYS_AND_ASKED, make_params, make_prompts, run, what_counts
 from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 from atom_core.scheduler.drafting import Drafting
 from atom_core.speculation import MakeDrafter
@@ -33,11 +35,15 @@ def records_of(prompts: list[list[int]], outputs: list[dict[str, Any]]) -> list[
     return [prompts[place // per_prompt] + output["token_ids"] for place, output in enumerate(outputs)]
 
 
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("way", WAYS)
-def test_drafts_change_nothing(make_engine, way, asked):
-    prompts = make_prompts(5)
-    plain = run(make_engine(), prompts, **ASKED[asked])
+@pytest.fixture(scope="module")
+def without_drafts(engine: LLMEngine) -> Callable[[str], list[dict[str, Any]]]:
+    """``without_drafts(asked)``: what five prompts give, in no way but the plain one."""
+    return cache(lambda asked: run(engine, make_prompts(5), **ASKED[asked]))
+
+
+@pytest.mark.parametrize(("way", "asked"), WAYS_AND_ASKED)
+def test_drafts_change_nothing(make_engine, without_drafts, way, asked):
+    prompts, plain = make_prompts(5), without_drafts(asked)
     records = records_of(prompts, plain)
     engine = make_engine(**WAYS[way])
     for make_drafter in (
