@@ -151,6 +151,20 @@ def logging_as_before() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def no_certificates(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
+    """httpx reads every certificate of the machine for each client, 25 ms of a request; nobody here speaks TLS."""
+    if request.node.get_closest_marker("network") is None:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        monkeypatch.setenv("SSL_CERT_DIR", str(empty_folder))
+
+
+@pytest.fixture(scope="session")
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing is ever written into it."""
+    return tmp_path_factory.mktemp("empty")
+
+
 @pytest.fixture(scope="session")
 def server(tiny_llama: Path) -> Iterator[RunningServer]:
     """The server that most tests talk to."""
