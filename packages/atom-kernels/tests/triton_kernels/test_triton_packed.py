@@ -76,7 +76,7 @@ def test_a_weight_made_plain_is_what_its_format_holds(weight_format):
 
 def test_words_hold_four_planes_of_neighboring_inputs():
     packed = torch.randint(0, 256, (3, 200 // 2), dtype=torch.uint8)
-    words, codes = planes(packed).int() & 0xFFFF, unpack_nibbles(packed).int()
+    words, codes = planes(packed, "int4").int() & 0xFFFF, unpack_nibbles(packed).int()
     assert words.shape == (3, 2 * PLANE)
     for column in range(200):
         word = words[:, column // TILE * PLANE + column % PLANE]
