@@ -87,7 +87,7 @@ class Platform:
         batch_invariant: operators must give a row the same bits in any batch; asked for by who builds a model.
         aiter: what the AITER here offers, None where it cannot run.
         num_devices: accelerators like this one that this process may use; 0 on a CPU.
-        num_processors: of an accelerator (NVIDIA: SMs, AMD: compute units); 0 on a CPU.
+        num_processors: processors that an accelerator has (NVIDIA: SMs, AMD: compute units); 0 on a CPU.
         bytes_per_second: what an accelerator's memory moves at most; 0 on a CPU.
     """
 
