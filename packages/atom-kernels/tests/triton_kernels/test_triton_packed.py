@@ -94,6 +94,16 @@ def test_rows_may_be_rounded_with_a_scale_for_each_group_of_inputs():
     assert (off.abs() <= x.abs() / 16 + 1e-9).float().mean() > 0.95
 
 
+def test_rows_for_a_library_are_a_multiple_of_what_it_reads_and_scales_of_a_group_lie_side_by_side():
+    x = torch.randn(3, 200, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    codes, scale = rounded_rows(x, group=64)
+    more_codes, by_group = rounded_rows(x, group=64, multiple=4)
+    assert more_codes.shape == (4, 200)
+    assert by_group.stride() == (1, 4)
+    assert torch.equal(more_codes[:3].float(), codes.float())
+    assert torch.equal(by_group[:3], scale)
+
+
 @pytest.mark.parametrize("normed", [False, True])
 def test_rounded_rows_have_their_own_scales(normed):
     x = torch.randn(5, 96, generator=torch.Generator().manual_seed(1)) * torch.tensor([[1.0], [100], [1e-3], [0], [7]])
