@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from published_spelling import as_published, declare_prediction_layers, prediction_layer, with_images
 from tiny_models import write_tokenizer
 
-_SIZES = {
+SIZES = {
     "vocab_size": 384,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -384,7 +384,7 @@ def make_tiny(
     `num_prediction_layers` is how many there are where the family has any.
     """
     folder, recipe = Path(folder), FAMILIES[family]
-    config = transformers.AutoConfig.for_model(recipe.model_type, **(_SIZES | recipe.fields | overrides))
+    config = transformers.AutoConfig.for_model(recipe.model_type, **(SIZES | recipe.fields | overrides))
     torch.manual_seed(recipe.seed if seed is None else seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     redraw(model)

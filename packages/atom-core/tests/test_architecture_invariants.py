@@ -15,10 +15,11 @@ from atom_core import LLMEngine, SamplingParams
 pytest.importorskip("transformers")
 
 import torch
-import transformers
 
 from atom_models import supported_architectures
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 # From the prompts of 33 and 40 tokens on past 64, where states are kept, and past the end of a block from each.
 NUM_TOKENS = 48
@@ -48,8 +49,6 @@ def assert_all_blocks_are_back(engine: LLMEngine) -> None:
 
 @pytest.fixture(scope="module", params=families(supported_architectures()))
 def folder(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Path:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     return tiny_family(request.param)
 
 

@@ -24,6 +24,8 @@ from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_architectures import PAST_EVERY_WINDOW, reference_model
 from tiny_drafts import rewrite_config, rewrite_weights
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
+
 QWEN = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 FAMILIES = (*QWEN, "deepseek_v32", "glm_moe_dsa")
 LENGTHS = (2, 8, 17, 34, PAST_EVERY_WINDOW)
@@ -95,8 +97,6 @@ class TheirLayer:
 @pytest.fixture(scope="module", params=FAMILIES)
 def tiny(request, tiny_family: Callable[[str], Path], tmp_path_factory) -> tuple[Any, Any, TheirLayer]:
     """A target, its draft, and that draft of transformers."""
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     folder = tiny_family(request.param)
     return *load_both(folder), TheirLayer(folder, tmp_path_factory.mktemp("theirs") / "layer")
 
