@@ -37,14 +37,16 @@ class _Measured:
     def take(self, step: int, seconds: float) -> None:
         """The `step`-th of all steps took so long.
 
-        All but the longest count: the first step of a size may pay for what later ones find done, and another program
-        may delay any. What happens again and again is part of what a step costs.
+        Of few, the half that took longest does not count, and of many a quarter: the first of a size pay for what later
+        ones find done, and other programs delay any, with drafts or without. What happens to more steps than that is a
+        part of what they cost.
         """
         self._steps.append((step, seconds))
         late = [taken for at, taken in self._steps if at > step - _KEPT_FOR]
         counted = late if len(late) >= _NUM_TRIED else [taken for _, taken in self._steps]
         self.last, self.count = step, len(self._steps)
-        self.seconds = fmean(sorted(counted)[: max(len(counted) - 1, 1)])
+        num_counted = 3 * _NUM_KEPT // 4 if len(counted) == _NUM_KEPT else max(len(counted) // 2, 1)
+        self.seconds = fmean(sorted(counted)[:num_counted])
 
 
 class StepCosts:
