@@ -49,6 +49,7 @@ CACHES = {
     "atom_kernels/triton/support.py: has_dependent_launch": "Whether this GPU starts kernels early.",
     "atom_kernels/tuned/store.py: _read": "A file of launch configurations.",
     "atom_kernels/tuned/store.py: triton_release": "The version of Triton.",
+    "atom_kernels/tuned/store.py: tuned_on_arch": "What the files have for an architecture.",
     "atom_models/fallback/trial.py: _trial": "Whether a class of transformers passed its trial, by the kind of config.",
     "atom_models/requirements/cache.py: _layout": "The layout of a problem's cache on a platform.",
     "atom_vllm/mixers/cache_view.py: _plan": "The plan of a problem on a platform.",

@@ -169,10 +169,10 @@ def test_what_waits_can_be_aborted_and_nothing_else(constrained):
 
 def compilation_of(constrained: ConstrainedRequests, name: str) -> Compilation:
     """What a request waits for; it is asked for once the vocabulary is there."""
-    while constrained._waiting[name].compilation is None:
+    while constrained._waiting._waiting[name].compilation is None:
         assert not constrained.take_ready()
         time.sleep(0.001)
-    return constrained._waiting[name].compilation  # type: ignore[return-value]
+    return constrained._waiting._waiting[name].compilation  # type: ignore[return-value]
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_a_grammar_that_takes_too_long_is_refused(tokenizer, slow_work, seconds,
 
 def test_closing_ends_the_threads_of_the_compilers(constrained):
     run_all(constrained, make_request(regex="a"))
-    compilers: Compilers = constrained._compilers.result()
+    compilers: Compilers = constrained._waiting.compilers.result()
     constrained.close()
     for backend in ("llguidance", "xgrammar"):
         with pytest.raises(RuntimeError, match="shutdown"):

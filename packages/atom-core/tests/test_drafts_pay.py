@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,8 @@ def test_steps_between_two_ways_to_run_are_not_measured():
     engine = decodes(1)
     engine.let_run(1)
     engine.speed(900)
-    measured = engine.scheduler._drafting._speculation.costs._measured
+    drafting: Any = engine.scheduler._drafting
+    measured = drafting._speculation.costs._measured
     assert {(number, size) for number, sizes in measured.items() for size in sizes} == {(0, 1), (0, 2), (1, 2)}
     assert [seconds for _, seconds in measured[0][1]._steps] == pytest.approx([5.6] * len(measured[0][1]._steps))
     assert [seconds for _, seconds in measured[1][2]._steps] == pytest.approx([5.6 + 1.4 + 0.15 + 0.33] * 16)

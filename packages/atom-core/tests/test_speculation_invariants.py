@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
 
-from asked_for import ASKED, VOCAB_SIZE, WAYS, make_params, make_prompts, run, what_counts
+from asked_for import ASKED, VOCAB_SIZE, WAYS, WAYS_AND_ASKED, make_params, make_prompts, run, what_counts
 from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 from atom_core.scheduler.drafting import Drafting
 from atom_core.speculation import Drafter, SuffixConfig
@@ -44,11 +44,15 @@ def remembered(outputs: list[dict[str, Any]]) -> PastOutputs:
     return past
 
 
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("way", WAYS)
-def test_drafts_change_nothing(make_engine, way, asked):
-    prompts = make_prompts(5)
-    plain = run(make_engine(), prompts, **ASKED[asked])
+@pytest.fixture(scope="module")
+def without_drafts(engine: LLMEngine) -> Callable[[str], list[dict[str, Any]]]:
+    """``without_drafts(asked)``: what five prompts give, in no way but the plain one."""
+    return cache(lambda asked: run(engine, make_prompts(5), **ASKED[asked]))
+
+
+@pytest.mark.parametrize(("way", "asked"), WAYS_AND_ASKED)
+def test_drafts_change_nothing(make_engine, without_drafts, way, asked):
+    prompts, plain = make_prompts(5), without_drafts(asked)
     records = records_of(prompts, plain)
     engine = make_engine(**WAYS[way])
     for make_drafter in (

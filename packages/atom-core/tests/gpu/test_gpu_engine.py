@@ -75,6 +75,25 @@ def test_drafts_change_no_token_beside_graphs_and_prompts(folder: Path) -> None:
             assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma3", "deepseek_v2", "gpt_oss"])
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_a_whole_model_that_drafts_for_itself_changes_no_token_and_is_right(
+    family: str, enforce_eager: bool, tiny_family: Callable[[str], Path]
+) -> None:
+    folder, prompts = str(tiny_family(family)), prompts_of(LENGTHS)
+    options = {"dtype": "float32", "num_kv_blocks": 512, "max_num_seqs": 16, "enforce_eager": enforce_eager}
+    with LLMEngine(folder, **options) as engine:
+        expected = tokens_of(engine, prompts)
+    speculation = {"method": "draft_model", "model": folder, "num_speculative_tokens": 3, "adaptive": False}
+    with LLMEngine(folder, **options, speculative_config=speculation) as engine:
+        # The second time prompts are found in the cache.
+        for _ in range(2):
+            assert tokens_of(engine, prompts) == expected
+        stats = engine.stats
+        assert stats.num_accepted_tokens > 0.97 * stats.num_draft_tokens > 300
+        assert stats.num_free_blocks == stats.num_blocks
+
+
 @pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next", "qwen3_5_moe", "deepseek_v32", "glm_moe_dsa"])
 def test_drafts_of_prediction_layers_change_no_token_in_graphs(family: str, tiny_family: Callable[[str], Path]) -> None:
     """Random ones are mostly wrong, so that each step goes on from another place than the one before it ended at."""

@@ -138,7 +138,7 @@ def test_graphs_hold_requests_with_fewer_drafts_than_others(tiny_llama, replayed
     """One of two requests ends sooner, so that it has fewer drafts first, and less room for others."""
     load = partial(load_last_token, certainty=7.0)
     seen = set()
-    for num_fewer in range(1, 6):
+    for num_fewer in (1, 2):
         asked = {"num_drafts": 3, "max_tokens": 18, "num_fewer": num_fewer}
         expected = brought_by(tiny_llama, load, **asked)
         replayed.clear()

@@ -76,7 +76,7 @@ def test_a_weight_made_plain_is_what_its_format_holds(weight_format):
 
 def test_words_hold_four_planes_of_neighboring_inputs():
     packed = torch.randint(0, 256, (3, 200 // 2), dtype=torch.uint8)
-    words, codes = planes(packed).int() & 0xFFFF, unpack_nibbles(packed).int()
+    words, codes = planes(packed, "int4").int() & 0xFFFF, unpack_nibbles(packed).int()
     assert words.shape == (3, 2 * PLANE)
     for column in range(200):
         word = words[:, column // TILE * PLANE + column % PLANE]
@@ -92,6 +92,16 @@ def test_rows_may_be_rounded_with_a_scale_for_each_group_of_inputs():
     assert torch.allclose(scale.cpu(), expected, rtol=1e-6)
     off = (codes.float().cpu() * expected.repeat_interleave(64, 1)[:, :200]) - x
     assert (off.abs() <= x.abs() / 16 + 1e-9).float().mean() > 0.95
+
+
+def test_rows_for_a_library_are_a_multiple_of_what_it_reads_and_scales_of_a_group_lie_side_by_side():
+    x = torch.randn(3, 200, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    codes, scale = rounded_rows(x, group=64)
+    more_codes, by_group = rounded_rows(x, group=64, multiple=4)
+    assert more_codes.shape == (4, 200)
+    assert by_group.stride() == (1, 4)
+    assert torch.equal(more_codes[:3].float(), codes.float())
+    assert torch.equal(by_group[:3], scale)
 
 
 @pytest.mark.parametrize("normed", [False, True])

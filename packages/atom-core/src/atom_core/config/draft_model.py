@@ -1,4 +1,4 @@
-"""`find_draft_model`: whether there is what a method of speculation drafts with, before any weights are loaded."""
+"""`find_draft_model`: finds the draft model of a method of speculation, before any weights are loaded."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class EngineArgs:
     num_speculative_tokens: int | None = _speculation(
         None,
         "Draft tokens of a request in each step, at most, where `method` is set; unset takes 1, for draft_model 4, and "
-        "for suffix 16.",
+        "for suffix 15.",
         minimum=1,
         maximum=MOST_TOKENS,
     )

@@ -1,4 +1,4 @@
-"""Refuses, in one line each, settings whose feature is not built: nothing that is asked for is ignored."""
+"""Refuses settings of features that are not built, with one line each: no setting is ignored."""
 
 from __future__ import annotations
 

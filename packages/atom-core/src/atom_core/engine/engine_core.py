@@ -59,7 +59,7 @@ class EngineCore:
     def add_request(self, request: EngineRequest) -> None:
         """Queue a validated request. One that cannot be served finishes with "error" at one of the next steps.
 
-        One with a grammar waits, beside the queue, until that is compiled.
+        A request with a grammar waits beside the queue until the grammar is compiled.
         """
         if request.sampling_params.is_constrained:
             self._constrained.hold(request)
@@ -86,8 +86,8 @@ class EngineCore:
         self._resume_late()
         scheduled = self._scheduler.schedule()
         if scheduled is None and self._in_flight:
-            # What comes next depends on a step in flight, as drafts do: go on before anybody hears of that step, so
-            # that the device does not wait meanwhile.
+            # The next step depends on the one in flight, for example on its drafts. It is submitted before anybody
+            # is told the news, so that the device does not wait meanwhile.
             self._news += self._in_flight.collect()
             scheduled = self._scheduler.schedule()
         if scheduled is not None:
@@ -142,7 +142,7 @@ class EngineCore:
 
     @property
     def is_preparing(self) -> bool:
-        """Whether a capture or a compilation runs, in `prepare` or in a step that cannot do without. For any thread."""
+        """Whether a capture or a compilation runs, in `prepare` or in a step that needs it. For any thread."""
         return self._executor.is_preparing
 
     @property
@@ -193,7 +193,7 @@ class EngineCore:
                 self._end_constrained(request_id, error)
 
     def _release_sampler(self, step: Step) -> None:
-        """Let a step sample. With a grammar this waits for the tokens of earlier steps, while its forward runs."""
+        """Let a step sample. If rows have grammars, wait for the tokens of earlier steps first; its forward runs."""
         rows = self._constrained.rows(step.scheduled)
         if not rows:
             step.handle.sample(None)

@@ -22,7 +22,7 @@ MAX_FAILED_STEPS = 3
 
 @dataclass
 class Step:
-    """A step in flight; what it samples for requests in `void` counts for nothing: their masks were not ready."""
+    """A step in flight. What it samples for the requests in `void` is dropped: their masks were not ready."""
 
     scheduled: SchedulerOutput
     handle: StepHandle

@@ -45,7 +45,7 @@ def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER)
 
 @functools.cache
 def tuned_on_arch(operator: str, arch: str, folder: Path = FOLDER) -> Mapping[str, tuple[TunedRow, ...]]:
-    """What was tuned for an operator on any device of an architecture, by key: the newest Triton's, this one's first.
+    """What was tuned for an operator on any device of an architecture, by key: by this Triton, else by the newest.
 
     Args:
         arch: `Platform.arch`, such as ``"sm_90"``.

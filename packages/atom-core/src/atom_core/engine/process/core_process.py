@@ -71,8 +71,8 @@ def main() -> int:
         sender.send(Failed(Failure.of(error)))
         _close(context, sender)
         return 1
-    # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s. This is done only
-    # here, where the process is ours, and not in a program that holds an engine.
+    # Objects made at the start are never garbage, and a full collection over them would stop steps for 0.2 s. Only
+    # this process is ours: a program that holds an engine decides for itself.
     gc.freeze()
     try:
         sender.send(Ready(core.info))

@@ -44,7 +44,7 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
             memory is strict; or more than the machine has was asked for.
     """
     size = _size_before_limits(config, pages, memory)
-    if traits_of(config.device).gives_out_too_much:
+    if traits_of(config.device).overcommits:
         _check_fits(config, size.num_bytes(pages), memory)
     capacity = _capacity(config, pages, size.num_blocks)
     choices = [*size.choices]

@@ -11,9 +11,9 @@ from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.linear.composed import composed
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.dense import OP
+from atom_kernels.linear.triton.config_choice import skinny_configs
 from atom_kernels.linear.triton.packed_product import packed_linear, why_not_read
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT
-from atom_kernels.linear.triton.skinny_configs import skinny_configs
 from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
@@ -37,17 +37,17 @@ def _why_not(problem: FusedLinearProblem, platform: Any) -> str | None:
 def _why_not_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:
     if problem.dtype is torch.float16:
         return "float16 may overflow where the norm's scale comes after the product"
-    if not skinny_configs(problem, platform.name):
+    if not skinny_configs(problem, platform):
         return f"cuBLAS is faster for every number of rows, measured on {platform.name}"
     return None
 
 
 def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
-    return max(skinny_configs(problem, platform.name))
+    return max(skinny_configs(problem, platform))
 
 
 def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
-    configs = skinny_configs(problem, detect_platform().name)
+    configs = skinny_configs(problem, detect_platform())
     launches = {rows: SkinnyLinear(problem, weights, config, rows) for rows, config in configs.items()}
     most = max(launches)
     by_rows = [launches[min(limit for limit in launches if rows <= limit)] for rows in range(most + 1)]

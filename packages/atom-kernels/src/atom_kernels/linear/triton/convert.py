@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.linear.triton.codes import PLANE, TILE, codes_of, decode, scale_of
+from atom_kernels.linear.triton.codes import PLANE, TILE, codes_of, decode, has_offset, scale_of
 from atom_kernels.triton.support import wait_for_inputs
 
 # Rows of the weight that a program makes plain.
@@ -14,8 +14,8 @@ NUM_ROWS = tl.constexpr(32)
 
 @triton.jit
 def round_rows_kernel(
-    x_ptr, norm_weight_ptr, out_ptr, scale_ptr, x_stride, eps, norm_offset, SIZE: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+    x_ptr, norm_weight_ptr, out_ptr, scale_ptr, x_stride, scale_stride, group_stride, eps, norm_offset,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Each row, normed first where there is a norm, as ``float8_e4m3fn * scale`` with a scale for each GROUP of it.
 
@@ -37,7 +37,7 @@ def round_rows_kernel(
     scale = tl.where(largest > 0.0, largest / 448.0, 1.0)
     rounded = tl.reshape(tl.clamp(x / scale[:, None], -448.0, 448.0), (BLOCK,))
     tl.store(out_ptr + row * SIZE + columns, rounded.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(scale_ptr + row * num_groups + groups, scale, mask=groups < num_groups)
+    tl.store(scale_ptr + row * scale_stride + groups * group_stride, scale, mask=groups < num_groups)
 
 
 @triton.jit
@@ -58,9 +58,9 @@ def make_plain_kernel(
         at = first + plane * PLANE
         columns = at + tl.arange(0, PLANE)
         codes = words if is_planar else codes_of(codes_ptr, rows, at, K, False, False, PLANE)
-        weight = decode(codes, plane, KIND, minimum_ptr is not None)
+        weight = decode(codes, plane, KIND, has_offset(scale_ptr, minimum_ptr, KIND))
         group = tl.minimum(columns, K - 1)[None, :] // GROUP if GROUP < PLANE else tl.minimum(at, K - 1) // GROUP
-        scale, minimum = scale_of(scale_ptr, minimum_ptr, rows[:, None], group, K, GROUP, GROUP_ROWS)
+        scale, minimum = scale_of(scale_ptr, minimum_ptr, rows[:, None], group, K, KIND, GROUP, GROUP_ROWS)
         weight = weight * scale + minimum
         inside = inside_rows[:, None] & (columns < K)[None, :]
         tl.store(

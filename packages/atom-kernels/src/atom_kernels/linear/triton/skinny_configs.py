@@ -1,4 +1,4 @@
-"""Block sizes of linears of few rows: tuned ones as data, and a rule for everywhere else."""
+"""Block sizes of linears of few rows, and a rule for plain weights; `config_choice.py` says which serve."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom_kernels.linear.triton.packed_weights import TILE, Packing, packing_of
-from atom_kernels.tuned import tuned_rows
 
 if TYPE_CHECKING:
     from atom_kernels.formats import WeightFormat
     from atom_kernels.linear.contract import FusedLinearProblem
 
-# Numbers of rows with a default configuration each. cuBLAS is faster for more: its blocks have 64 rows and up.
-_BUCKETS = (1, 16, 32)
 # With so few outputs programs of eight leave most of a GPU idle.
 _FEW_OUTPUTS = 512
 
@@ -65,14 +62,6 @@ def tuning_key(problem: FusedLinearProblem) -> str:
     packed = f" {problem.weight_format.name}" if problem.weight_format else ""
     to = f" to {problem.out_dtype}" if problem.out_dtype else ""
     return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{packed}{to}".replace("torch.", "")
-
-
-def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:
-    """Configurations by the most rows that each serves, rising; for more rows (for all if empty) cuBLAS is faster."""
-    tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
-    if tuned is None:
-        return {rows: default_config(problem, rows) for rows in _BUCKETS}
-    return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
 
 
 def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
