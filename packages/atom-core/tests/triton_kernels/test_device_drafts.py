@@ -28,6 +28,8 @@ from toy_drafts import ToyDraft, config_of, load_last_token, load_with_draft
 
 SIZES = {"num_kv_blocks": 32, "max_num_seqs": 2, "max_num_batched_tokens": 32, "num_threads": 1}
 FULL = CompileConfig(graph_mode="full", capture_sizes=(2,))
+# A GPU captures graphs unless it is told not to.
+NO_GRAPHS = CompileConfig()
 PIECES = CompileConfig(graph_mode="piecewise", capture_sizes=(4,))
 
 
@@ -187,7 +189,7 @@ def test_a_request_with_fewer_drafts_than_its_graph_has_drafts_in_its_own_blocks
     go_on = [ScheduledRequest("a", 6, 3, [], 3, (1, 2), 2), ScheduledRequest("b", 9, 1, [], 1, (), 2)]
     found = []
     for graphs in (None, FULL):
-        here = config if graphs is None else dataclasses.replace(config, compile=graphs)
+        here = dataclasses.replace(config, compile=graphs or NO_GRAPHS)
         runner = ModelRunner(here, toy(aux=(0, 1)), capture=None if graphs is None else Repeated)
         runner.load()
         for step in (SchedulerOutput(0, begin, new, []), SchedulerOutput(1, go_on, [], [])):
@@ -203,7 +205,7 @@ def test_steps_that_make_no_drafts_keep_what_later_drafts_read(tiny_llama, draft
     config = config_of(tiny_llama, num_drafts=2, dtype="float32", **SIZES)
     prompt, params, found = [5, 9, 13, 8, 2, 7], SamplingParams(temperature=0.0), []
     for graphs in (None, FULL):
-        here = config if graphs is None else dataclasses.replace(config, compile=graphs)
+        here = dataclasses.replace(config, compile=graphs or NO_GRAPHS)
         runner = ModelRunner(here, toy(aux=(0, 1)), capture=None if graphs is None else Repeated)
         runner.load()
         for number in range(5):
@@ -246,7 +248,7 @@ def test_states_go_on_from_what_was_accepted_in_graphs_of_more_tokens_than_a_req
     layers: dict[str, Any] = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
     folder, load = make_predicting("qwen3_5-text", tmp_path / "model", **layers), toy(aux=())
     config = config_of(folder, num_drafts=2, dtype="float32", **SIZES)
-    plain = generate(ModelRunner(config, load), {"a": [()] * 9, "b": [()] * 9})
+    plain = generate(ModelRunner(dataclasses.replace(config, compile=NO_GRAPHS), load), {"a": [()] * 9, "b": [()] * 9})
     a, b = plain["a"], plain["b"]
     # Behind a's first, its third and its fourth token; behind b's first, second and fifth.
     drafts = {"a": [(a[1], 0), (), (a[4], a[5])], "b": [(), (b[2], b[3]), (0,)]}
