@@ -22,11 +22,13 @@ _OPERATOR = "fused_linear"
 # Numbers of rows with a configuration each. cuBLAS is faster for more rows of plain weights.
 _ROWS = (1, 16, 32)
 _PACKED_ROWS = (1, 16, 32, 64, 128)
-# Products of rows in fp8 that end in an activation are left to cuBLAS from here on.
-_MOST_ROUNDED_GATED = 64
+# More rows in fp8 are left to cuBLAS where the weight has tiles, or the product ends in an activation.
+_MOST_ROUNDED = 64
 # Shapes are near each other where neither side is longer than so many times the other's.
-_NEAR = 1.2
+_NEAR = 1.15
 _MOST_SPLITS = 8
+# Splits cost others too, which want the memory: fewer are taken where the model sees no more difference than this.
+_NEARLY_BEST = 1.05
 # From so many rows on, or with several groups in a step, codes are scaled before the product.
 _SCALED_CODES = 64
 # Rows beyond those of few rows in which a weight is decoded inside the product, and its tile.
@@ -41,7 +43,7 @@ def _by_rows(table: str) -> dict[int, tuple[int, ...]]:
 
 # block_m, block_n, block_k, num_warps, num_stages, by the most rows.
 _WORDS = _by_rows("16x64x128x4x6 32x64x128x4x6 64x64x128x4x4 128x64x128x4x3")
-_BYTES = _by_rows("16x64x128x4x6 32x64x128x4x5 64x64x128x4x4 128x64x128x4x3")
+_BYTES = _by_rows("16x64x128x4x8 32x64x128x4x5 64x64x128x4x4 128x64x128x4x3")
 _ROUNDED = _by_rows("16x64x128x4x6 32x64x128x4x6 64x64x128x4x5 64x64x128x4x5")
 _ROUNDED_IN_TILES = _by_rows("16x64x128x4x6 32x64x128x4x5 32x64x128x4x5 32x64x128x4x5")
 
@@ -58,7 +60,9 @@ def skinny_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int,
         return {rows: default_config(problem, rows) for rows in _ROWS}
     if problem.dtype is torch.float32:
         return {rows: packed_config(problem, rows, platform) for rows in _ROWS}
-    most = _MOST_ROUNDED_GATED if problem.gated and may_round(problem, platform) else _PACKED_ROWS[-1]
+    one_scale = packing_of(problem.held, problem.in_features).is_one_scale_a_row(problem.in_features)
+    is_left = may_round(problem, platform) and (problem.gated or not one_scale)
+    most = _MOST_ROUNDED if is_left else _PACKED_ROWS[-1]
     near = near_by(key, tuned_on_arch(_OPERATOR, platform.arch))
     return {rows: packed_config(problem, rows, platform, near) for rows in _PACKED_ROWS if rows <= most}
 
@@ -124,7 +128,8 @@ def _of_one_row(problem: FusedLinearProblem) -> SkinnyConfig:
     packing = packing_of(problem.held, problem.in_features)
     many = problem.in_features > _MANY_INPUTS
     if packing.is_planar:
-        return SkinnyConfig(1, 4, 2048 if many else 1024, 1, 2 if many else 1, 1, 3)
+        overhangs = -problem.in_features % 2048 > -problem.in_features % 1024 + problem.in_features // 10
+        return SkinnyConfig(1, 4, 1024, 1, 1, 1, 3) if overhangs else SkinnyConfig(1, 4, 2048, 1, 2, 1, 3)
     if packing.is_one_scale_a_row(problem.in_features):
         return SkinnyConfig(1, 8, 1024 if many else 512, 1, 4 if many else 2, 3, 3)
     return SkinnyConfig(1, 2 if problem.gated else 4, 512, 1, 2, 1, 3)
@@ -148,7 +153,7 @@ def _tile(problem: FusedLinearProblem, num_rows: int, platform: Platform) -> Ski
 def _best_split(
     problem: FusedLinearProblem, tiles: Sequence[SkinnyConfig], num_rows: int, platform: Platform
 ) -> SkinnyConfig:
-    """The tile that the model finds quickest, with the inputs in as many parts as suit it."""
+    """The tile that the model finds quickest, or nearly, with the inputs in as few parts as do."""
     if not platform.num_processors:  # Triton's interpreter
         return tiles[0]
     configs = [
@@ -157,7 +162,9 @@ def _best_split(
         for split in range(1, _MOST_SPLITS + 1)
         if split == 1 or split * tile.block_k <= problem.in_features
     ]
-    return min(configs, key=lambda config: seconds(problem, config, num_rows, platform))
+    times = {config: seconds(problem, config, num_rows, platform) for config in configs}
+    enough = _NEARLY_BEST * min(times.values())
+    return min((config for config in configs if times[config] <= enough), key=lambda config: config.split_k)
 
 
 def _fitting(problem: FusedLinearProblem, tile: SkinnyConfig) -> SkinnyConfig:
