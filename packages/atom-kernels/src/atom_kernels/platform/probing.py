@@ -73,9 +73,8 @@ class _Device(NamedTuple):
 
 def _describe_device(torch_build: str) -> _Device:
     properties = torch.cuda.get_device_properties(0)
-    arch = f"sm_{properties.major}{properties.minor}"
-    if torch_build == "rocm":
-        arch = properties.gcnArchName.split(":")[0]
+    is_rocm = torch_build == "rocm"
+    arch = properties.gcnArchName.split(":")[0] if is_rocm else f"sm_{properties.major}{properties.minor}"
     # Memory moves a word at both edges of its clock, which is told in kHz. Old releases of torch do not tell it.
     clock, bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
     return _Device(properties.name, arch, properties.multi_processor_count, 2e3 * clock * bits / 8)
