@@ -1,4 +1,4 @@
-"""The graph of a step: one for any number of tokens, in which addition and RMS norm are one between halves of layers."""
+"""The graph of a step: one for any number of tokens, in which addition and RMS norm are one operator."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ HALVES = {
 
 @dataclass(frozen=True)
 class Traced:
-    """A model, the graphs that steps of 21, 9, 2 and 33 tokens made of it, and whether each gave what it gives eagerly."""
+    """A model, the graphs that steps of 21, 9, 2 and 33 tokens made of it, and whether each gave the eager numbers."""
 
     family: str
     model: torch.nn.Module
