@@ -124,25 +124,6 @@ def test_a_tensor_that_nothing_takes_is_named(tiny: Tiny, tmp_path: Path):
         load_model(tmp_path, progress=False)
 
 
-def test_the_model_is_one_graph_with_a_dynamic_number_of_tokens(tiny: Tiny):
-    graphs = []
-
-    def backend(graph, example_inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    torch.compiler.reset()
-    model = tiny.loaded.model
-    run, traced = PagedRun(model, 16), PagedRun(model, 16)
-    traced.model = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
-    cached = 0
-    for length in (21, 9, 2, 33):
-        step = [SequenceStep(tiny.prompts[3][cached : cached + length], cached, range(16))]
-        assert torch.equal(run.step(step)[0], traced.step(step)[0])
-        cached += length
-    assert len(graphs) == 1
-
-
 def test_outputs_of_layers_that_a_drafter_asks_for_are_those_of_transformers(tiny: Tiny):
     theirs, [prompt] = reference_model(tiny.folder), make_prompts(40)
     layer_ids = tuple(range(theirs.config.num_hidden_layers))

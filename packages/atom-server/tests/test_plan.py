@@ -77,7 +77,9 @@ def test_what_fits_nowhere_ends_with_one(tmp_path: Path, capsys):
     flags = ("--on", "H100", "--weights", "float32")
     code, text = plan(capsys, "--model", write_published_config("llama-3.1-70b", tmp_path), *flags)
     assert (code, bool(rows_of(text, "H100"))) == (0, True)
-    config = json.loads((tmp_path / "config.json").read_text()) | {"num_hidden_layers": 800}
+    # A few layers that are too large are planned sooner than many.
+    large = {"num_hidden_layers": 8, "intermediate_size": 100 * 28672}
+    config = json.loads((tmp_path / "config.json").read_text()) | large
     (tmp_path / "config.json").write_text(json.dumps(config))
     code, text = plan(capsys, "--model", tmp_path, *flags)
     assert code == 1
