@@ -233,9 +233,10 @@ def speculation_table(document: dict[str, Any]) -> str:
     differing = sum(result["num_outputs_that_differ"] for result in document["results"])
     compared = sum(result["num_outputs"] for result in document["results"])
     facts = f"{compared - differing} of {compared} outputs were equal. "
-    facts += (
-        f"Up to {document['settings']['num_speculative_tokens']} guesses; {document['settings']['rounds']} rounds. "
-    )
+    settings = document["settings"]
+    # Results from before other methods were measured do not name theirs.
+    facts += f"Up to {settings['num_speculative_tokens']} guesses by {settings.get('method', 'ngram')}; "
+    facts += f"{settings['rounds']} rounds. "
     return markdown_table(rows) + "\n\n" + facts + conditions(document)
 
 

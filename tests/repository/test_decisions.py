@@ -20,7 +20,8 @@ _READS_TEXT = {"startswith", "endswith", "find", "index", "count", "partition", 
 # Who may: the machine says which libraries it has, and a backend says of itself that it is plain torch.
 _CHOOSERS = {
     "packages/atom-kernels/src/atom_kernels/operator.py",
-    "packages/atom-kernels/src/atom_kernels/platform.py",
+    "packages/atom-kernels/src/atom_kernels/platform/decisions.py",
+    "packages/atom-kernels/src/atom_kernels/platform/platform.py",
     "packages/atom-kernels/src/atom_kernels/select.py",
 }
 _FORMATS = {"Float8", "Integers", "Mxfp4", "Nvfp4", "Plain"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -25,6 +26,43 @@ FREE_OF_TORCH = [
     "atom_server.cli.main",
     "atom_server.options",
 ]
+# The files and folders right below a package, the highest first; names beside each other see nothing of each other.
+ROOMS = {
+    "atom_core": (
+        "engine",
+        "executor",
+        "worker",
+        "profiling",
+        "errors",
+        "failure",
+        "config",
+        "structured_output scheduler",
+        "tokenization speculation kv_cache",
+        "messages models settings log_lines host_memory garbage",
+    ),
+    "atom_server": (
+        "__main__ entrypoints benchmarks examples",
+        "cli",
+        "lifecycle bench",
+        "app banner",
+        "routes startup",
+        "responses",
+        "answers observe",
+        "generation",
+        "prompts",
+        "state",
+        "middleware",
+        "access request_log",
+        "connections",
+        "options",
+        "output",
+        "schemas",
+        "bodies",
+        "errors settings",
+    ),
+}
+# `EngineArgs.create_engine`, under the name that users of ROCm/ATOM know.
+UPWARDS = {"packages/atom-core/src/atom_core/config/engine_args.py imports atom_core.engine.llm_engine"}
 HEAVY = {"torch", "transformers", "triton", "tensorflow", "jax"}
 
 
@@ -50,6 +88,21 @@ def test_kernels_in_triton_are_in_atom_kernels_alone(package: str):
         if module.split(".")[0] == "triton"
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_of_a_package_imports_only_rooms_below_it(package: str):
+    heights = {room: height for height, rooms in enumerate(reversed(ROOMS[package])) for room in rooms.split()}
+    heights["__init__"] = len(ROOMS[package])
+    found = []
+    for file in source_files(package):
+        room = file.relative_to(package_folder(package) / "src" / package).parts[0].removesuffix(".py")
+        for module, line in imported_modules(file, for_types=False):
+            within, _, rest = module.partition(".")
+            other = rest.split(".")[0]
+            if within == package and other not in ("", room) and heights[room] <= heights[other]:
+                found.append(f"{short(file)}:{line} imports {module}")
+    assert [each for each in found if re.sub(r":\d+", "", each) not in UPWARDS] == []
 
 
 def test_packages_do_not_import_tests_or_benchmarks():

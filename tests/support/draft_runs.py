@@ -21,18 +21,24 @@ class Drafting(nn.Module):
 
     Attributes:
         next_ids: int64, the token after each position of the step; set before each.
+        only_keeps: nothing is asked of the draft but to keep what later tokens read; then its features come out.
     """
 
     def __init__(self, target: nn.Module, draft: nn.Module, step: int = 0) -> None:
         super().__init__()
         self.target, self.draft, self.step = target, draft, step
         self.next_ids = torch.empty(0, dtype=torch.int64)
+        self.only_keeps = False
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         outputs, draft = self.target(input_ids, positions), self.draft
-        features: Any = draft.features
-        hidden_states, aux = outputs if isinstance(outputs, tuple) else (outputs, [])
-        return draft(self.next_ids, positions, features(hidden_states, aux), self.step)
+        take: Any = draft.features
+        features = take(*(outputs if isinstance(outputs, tuple) else (outputs, [])))
+        if self.only_keeps:
+            keep: Any = draft.keep
+            keep(self.next_ids, positions, features)
+            return features
+        return draft(self.next_ids, positions, features, self.step)
 
 
 def load_both(folder: Path, draft_folder: Path | None = None, **fields: Any) -> tuple[LoadedModel, Any]:

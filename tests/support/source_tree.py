@@ -64,9 +64,18 @@ def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text(), filename=str(file))
 
 
-def imported_modules(file: Path) -> Iterator[tuple[str, int]]:
-    """(module, line) of every absolute import in a file, wherever in it."""
-    for node in ast.walk(tree(file)):
+def imported_modules(file: Path, *, for_types: bool = True) -> Iterator[tuple[str, int]]:
+    """(module, line) of every absolute import in a file, wherever in it; those for type checkers alone if `for_types`.
+
+    `from package import name` counts as an import of the package.
+    """
+    waiting: list[ast.AST] = [tree(file)]
+    while waiting:
+        node = waiting.pop()
+        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        else:
+            waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -39,6 +39,8 @@ class ToyDraft(nn.Module):
         sliding_window: window of its attention.
     """
 
+    reads_features = True
+
     def __init__(
         self,
         target: Any,
@@ -88,6 +90,9 @@ class ToyDraft(nn.Module):
         """It depends on the step, as where several layers take turns."""
         return x @ self.mixed + (3 + step) * attended @ self.output
 
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        self.forward(input_ids, positions, features)
+
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         logits = self._target[0].compute_logits(features)
         return logits if self.target_ids is None else logits[:, self.target_ids]
@@ -113,6 +118,7 @@ class LastTokenDraft(nn.Module):
 
     aux_hidden_states = ()
     target_ids = None
+    reads_features = True
 
     def __init__(self, target: LastTokenTarget, *, is_random: bool = False) -> None:
         super().__init__()
@@ -126,6 +132,9 @@ class LastTokenDraft(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor, step: int = 0
     ) -> torch.Tensor:
         return self._target.table[input_ids]
+
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        """There is nothing that it keeps."""
 
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         return torch.rand(features.shape, generator=self._generator).to(features) if self._is_random else features
@@ -153,6 +162,7 @@ def load_with_draft(
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
         aux_hidden_states=aux,
+        num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
     )
     target = build_model(checkpoint, context)
     load_weights(target, checkpoint, progress=False)

@@ -11,6 +11,7 @@ from atom_core.config import resolve_config
 from atom_core.config.engine_args import EngineArgs
 from atom_core.worker.cache.pages import plan_pages
 from atom_core.worker.cache.tensors import allocate_caches
+from atom_core.worker.devices.cpu import Cpu
 from atom_core.worker.model.engine_model import EngineModel
 from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_layout
 from atom_kernels.attention.ops import make_problem
@@ -42,7 +43,7 @@ def test_layers_that_share_places_keep_their_own_layouts():
     layers = layers_with([planned(64), planned(None)] * 3)
     assert [layer.plan.layout.name for layer in layers.values()] == ["nhd", "shuffled"] * 3
     pages = plan_pages(layers, LONG)
-    caches = allocate_caches(layers, pages, 5, "cpu")
+    caches = allocate_caches(layers, pages, 5, Cpu())
     assert len(pages.groups) == 2
     for name, tensors in caches.items():
         wanted = layers[name].plan.layout.tensors
@@ -53,7 +54,7 @@ def test_layers_that_share_places_keep_their_own_layouts():
 
 def test_a_block_of_one_group_leaves_the_blocks_of_another_alone():
     layers = layers_with([planned(64), planned(None)])
-    caches = allocate_caches(layers, plan_pages(layers, LONG), 4, "cpu")
+    caches = allocate_caches(layers, plan_pages(layers, LONG), 4, Cpu())
     rows = torch.randn(2, 4, 16, 2, 128).bfloat16()
     packed = from_nhd(layers["layers.1"].plan.layout, *rows)
     for index in range(2):
@@ -68,7 +69,7 @@ def test_scales_are_allocated_beside_their_blocks():
     layout = scaled_layout(make_problem(8, 2, 128, "bfloat16", kv_cache_dtype="float8_e4m3fnuz"))
     layers = layers_with([(None, layout)] * 2)
     pages = plan_pages(layers, LONG)
-    caches = allocate_caches(layers, pages, 3, "cpu")
+    caches = allocate_caches(layers, pages, 3, Cpu())
     assert [tuple(x.shape) for x in caches["layers.1"][2:]] == [(3, 2, 16)] * 2
     assert pages.page_bytes == 2 * layout.block_bytes == pages.token_bytes * 16
 

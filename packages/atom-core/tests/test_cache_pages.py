@@ -11,6 +11,7 @@ import torch
 from atom_core import LLMEngine, SamplingParams
 from atom_core.worker.cache.pages import plan_pages
 from atom_core.worker.cache.tensors import allocate_caches
+from atom_core.worker.devices.cpu import Cpu
 from atom_kernels.protocols import CacheLayout, CacheTensor, Pages
 from tiny_architectures import make_tiny
 
@@ -86,7 +87,7 @@ def test_layers_whose_blocks_differ_in_bytes_keep_the_whole_context_in_one_group
 def test_layers_in_one_place_share_its_memory_and_no_other():
     layers = hybrid(6, 3)
     pages = plan_pages(layers, LONG)
-    caches = allocate_caches(layers, pages, 7, "cpu")
+    caches = allocate_caches(layers, pages, 7, Cpu())
     assert allocated_bytes(caches.values()) == 7 * pages.page_bytes
     for group in pages.groups:
         starts = [caches[name][0].data_ptr() for name in group.layers]
@@ -124,5 +125,5 @@ def test_a_hybrid_engine_holds_less_than_the_whole_context_in_each_layer(tmp_pat
 
 def test_memory_is_zero_before_it_is_written():
     layers = hybrid(4, 2)
-    caches = allocate_caches(layers, plan_pages(layers, LONG), 3, "cpu")
+    caches = allocate_caches(layers, plan_pages(layers, LONG), 3, Cpu())
     assert all(not torch.count_nonzero(tensor) for cache in caches.values() for tensor in cache)

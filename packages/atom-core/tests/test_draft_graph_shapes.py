@@ -114,5 +114,5 @@ def test_drafts_of_a_model_have_graphs(tiny_llama: Path, method: Any, num_shapes
     compiled = CompileConfig(graph_mode="full", capture_sizes=(1, 2, 4))
     speculation = SpeculationConfig(method=method, num_tokens=2)
     plan = plan_graphs(dataclasses.replace(config, compile=compiled, speculation=speculation), MODEL, 1000)
-    assert plan.shapes is not None
+
     assert len(plan.shapes.all) == num_shapes

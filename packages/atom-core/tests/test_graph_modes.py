@@ -33,7 +33,7 @@ def model(reason: str | None = None, *, captures_prompts: bool = True) -> Any:
 
 def shapes_and_pieces(config: EngineConfig, of: Any) -> tuple[list[GraphShape], tuple[int, ...]]:
     plan = plan_graphs(config, of, weights_per_token=1000)
-    return plan.shapes.all if plan.shapes else [], plan.piece_sizes
+    return plan.shapes.all, plan.piece_sizes
 
 
 DECODES = [GraphShape(4, 4), GraphShape(2, 2), GraphShape(1, 1)]
@@ -64,7 +64,7 @@ def test_prompts_that_cannot_be_captured_whole_are_captured_in_pieces(settings: 
 
 def test_attention_that_cannot_be_captured_is_left_between_graphs(tiny_llama: Path) -> None:
     plan = plan_graphs(config_of(tiny_llama), model(REASON), weights_per_token=1000)
-    assert (plan.shapes, plan.piece_sizes) == (None, (1, 2, 4, 64, 128))
+    assert (plan.shapes.all, plan.piece_sizes) == ([], (1, 2, 4, 64, 128))
     assert plan.choices[0] == f"cudagraph_mode = piecewise: {REASON}"
     for mode in ("full", "full-and-piecewise"):
         with pytest.raises(ConfigError, match=f"{REASON}; ask for cudagraph_mode piecewise"):
@@ -73,7 +73,6 @@ def test_attention_that_cannot_be_captured_is_left_between_graphs(tiny_llama: Pa
 
 def test_long_prompts_are_captured_in_pieces_alone_and_padded_little(tiny_llama: Path) -> None:
     plan = plan_graphs(config_of(tiny_llama, max_num_batched_tokens=8192), model(), weights_per_token=600_000_000)
-    assert plan.shapes is not None
     assert (plan.shapes.all[0], plan.piece_sizes[-1], plan.most_tokens) == (GraphShape(16, 2048), 8192, 8192)
     assert all(after <= 1.125 * size for size, after in pairwise(plan.piece_sizes) if size >= MOST_WHOLE)
     assert "prompts of up to 8192 tokens are captured too" in plan.choices[-1]

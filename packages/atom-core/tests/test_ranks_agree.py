@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from atom_core.config import EngineArgs, EngineConfig, resolve_config
+from atom_core.config.devices import CPU
 from atom_core.worker.model.compilation import artefacts_folder
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.ranks.protocol import ALONE
@@ -39,7 +40,7 @@ def test_the_cache_is_what_the_rank_with_least_memory_can_hold(config: EngineCon
 
 
 def test_ranks_of_a_cpu_share_what_the_cache_may_take(config: EngineConfig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("atom_core.worker.cache.size.CPU_CACHE_CAP", 2 << 20)
+    monkeypatch.setattr("atom_core.config.devices.CPU", replace(CPU, cache_cap=2 << 20))
     two = replace(config, parallel=replace(config.parallel, tensor_parallel_size=2))
     whole, half = (ModelRunner(each).load().num_blocks for each in (config, two))
     assert half == whole // 2

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.numpy import load_file
 
 from atom_models import (
@@ -30,6 +29,8 @@ from atom_models import (
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, families, reference_model
 from tiny_models import write_weights
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 LENGTHS = (7, 1, 33, PAST_EVERY_WINDOW, 1, 16)
 HERE = families(supported_architectures())
@@ -53,8 +54,6 @@ def make_prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
 
 @pytest.fixture(scope="module", params=HERE)
 def tiny(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Tiny:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     folder, prompts = tiny_family(request.param), make_prompts(*LENGTHS)
     theirs = reference_model(folder)
     with torch.inference_mode():

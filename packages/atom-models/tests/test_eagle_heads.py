@@ -30,6 +30,8 @@ from tiny_drafts import TinyCycle, rewrite_config, rewrite_weights
 from tiny_heads import HeadReference, make_agreeing_head, make_head
 from tiny_models import make_tiny_llama
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "midlayer": {},
     "layers": {"layout": "layers"},
@@ -67,12 +69,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "eagle with two layers": {"method": "eagle", "layout": "layers", "num_hidden_layers": 2},
 }
 LENGTHS = (9, 2, 130, 33)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet_transformers() -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +181,23 @@ def test_chunks_and_further_drafts_through_the_cache_give_the_same(
         features, tokens = torch.cat([features, outputs[-1:]]), [*tokens, guess]
         outputs = reference.outputs(features, tokens)
         assert_close(draft.compute_logits(last), reference.logits(outputs[-1:]))
+
+
+@pytest.mark.parametrize("variant", ["midlayer", "eagle", "eagle with two layers"])
+def test_a_head_keeps_of_tokens_what_later_ones_read_though_nothing_else_is_asked_of_it(
+    variant: str, targets: dict[str, Path], tmp_path: Path
+):
+    target, head, [text] = targets["llama"], make_head(tmp_path, **VARIANTS[variant]), make_texts(40)
+    theirs, reference = reference_of(target, head)
+    loaded, draft = load_both(target, head)
+    model = Drafting(loaded.model, draft)
+    run = PagedRun(model, 3)
+    model.next_ids, model.only_keeps = torch.tensor(text[1:39]), True
+    run.step([SequenceStep(text[:38], 0, range(3))])
+    model.next_ids, model.only_keeps = torch.tensor(text[39:]), False
+    last = run.step([SequenceStep(text[38:39], 38, range(3))])[0]
+    expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
+    assert_close(draft.compute_logits(last), expected[-1:])
 
 
 def test_what_a_trainer_writes_of_an_ordinary_head_changes_nothing(targets: dict[str, Path], tmp_path: Path):

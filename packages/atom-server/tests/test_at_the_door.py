@@ -15,8 +15,8 @@ from atom_server import ServerOptions
 from atom_server.access.guard import OPEN_PATHS, ApiKeys, caller_of, needs_admin
 from atom_server.access.keys import ANYBODY, Caller, KeyRing, read_key_file
 from atom_server.access.rate_limits import Allowance, RateLimits
+from atom_server.access.web_pages import WebPageGuard, host_name
 from atom_server.errors import APIError
-from atom_server.web_pages import WebPageGuard, host_name
 from clock import Clock
 
 Headers = dict[str, str]

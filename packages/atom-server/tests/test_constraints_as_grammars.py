@@ -7,7 +7,7 @@ import pytest
 from atom_core import StructuredOutputParams
 from atom_server.output.enforcement import constraint_format, text_or_calls
 from atom_server.output.notation import NOTATIONS
-from atom_server.schemas.tools import Tool
+from atom_server.schemas.fields.tools import Tool
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CASES = {

@@ -15,7 +15,7 @@ from atom_server.output.output_format import OutputFormat
 from atom_server.output.parts import assemble
 from atom_server.output.response_template import ResponseTemplate, notation_of, reasoning_marks
 from atom_server.output.response_template.pattern_text import Group, pieces_of
-from atom_server.state import load_response_template
+from atom_server.startup import load_response_template
 from response_templates import SCHEMA, TEMPLATES
 from tiny_models import make_tiny_llama
 

@@ -16,8 +16,8 @@ from atom_server.bodies.body import decode_json_object, parse_object
 from atom_server.bodies.decoding_cost import MAX_VALUES, DecodingCost
 from atom_server.errors import APIError
 from atom_server.options import ServerOptions
+from atom_server.schemas.answers import TextChoice, TextCompletion, TextLogprobs
 from atom_server.schemas.completions import CompletionRequest
-from atom_server.schemas.responses import TextChoice, TextCompletion, TextLogprobs
 from machine_speed import slowness
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from atom_server.answers.tool_messages import ReplyReader
 from atom_server.errors import APIError
+from atom_server.generation.reply_reader import ReplyReader
 from atom_server.responses.writer import ResponseWriter
 from atom_server.schemas.create_response import CreateResponseRequest
 

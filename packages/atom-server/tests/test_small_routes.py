@@ -9,7 +9,7 @@ import pytest
 
 from atom_server import ServerOptions
 from atom_server.errors import APIError
-from atom_server.state import ServerState
+from atom_server.startup import make_state
 
 
 def get(server, path, **options):
@@ -34,11 +34,11 @@ def test_models_are_listed_and_found_by_id(server, client):
 
 
 def test_the_folder_of_a_model_is_not_shown(server, tiny_llama):
-    state = ServerState.create(server.engine, ServerOptions())
+    state = make_state(server.engine, ServerOptions())
     assert (state.served_names, state.model_root) == ((tiny_llama.name,), tiny_llama.name)
     assert state.check_model(str(tiny_llama)) == str(tiny_llama), "who was told the folder may go on with it"
     assert str(tiny_llama.parent) not in get(server, "/v1/models").text
-    named = ServerState.create(server.engine, ServerOptions(served_model_name="mine"))
+    named = make_state(server.engine, ServerOptions(served_model_name="mine"))
     with pytest.raises(APIError, match="served: mine"):
         named.check_model(str(tiny_llama))
 
@@ -74,8 +74,8 @@ def test_nothing_is_counted_for_a_model_that_is_not_served(server, path, fields)
     assert answer.json()["error"]["code"] == "model_not_found"
 
 
-def test_the_server_tells_its_settings_but_no_secrets(make_server):
-    with make_server(ServerOptions(api_key="hidden-key", served_model_name="a,b")) as server:
+def test_the_server_tells_its_settings_but_no_secrets(make_front):
+    with make_front(ServerOptions(api_key="hidden-key", served_model_name="a,b")) as server:
         answer = get(server, "/server_info", headers={"authorization": "Bearer hidden-key"})
         info = answer.json()
     assert "hidden-key" not in answer.text

@@ -12,7 +12,7 @@ from atom_server.output import enforcement
 from atom_server.output.enforcement import MAX_CALLS, as_constraint, required_calls
 from atom_server.output.notation import NOTATIONS
 from atom_server.schemas.chat import ChatCompletionRequest
-from atom_server.schemas.tools import Tool
+from atom_server.schemas.fields.tools import Tool
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 # Nothing to fill in: a call is short.

@@ -11,7 +11,7 @@ import pytest
 
 from atom_core.config import ConfigError
 from atom_server import ServerOptions, create_app
-from atom_server.web_pages import host_name
+from atom_server.access.web_pages import host_name
 from http_edge import Client, serving
 
 TEXT = "/v1/completions"

@@ -69,7 +69,6 @@ LIMITS = Part(
         f"{_SERVER}/connections/*.py": _CONNECTION_TESTS,
         f"{_SERVER}/bodies/*.py": _BODY_TESTS,
         f"{_SERVER}/access/*.py": _KEY_TESTS,
-        f"{_SERVER}/web_pages.py": _KEY_TESTS,
         f"{_SERVER}/responses/store.py": (
             "atom-server/tests/test_response_store.py",
             "atom-server/tests/test_store_bounds.py",

@@ -8,14 +8,14 @@ from fastapi import FastAPI
 
 from atom_core import __version__
 from atom_server.access.guard import METRICS_PATH, OPEN_PATHS, ApiKeys
+from atom_server.access.web_pages import WebPageGuard, allowed_hosts
 from atom_server.bodies.memory import BodyMemory
 from atom_server.errors import install_error_handlers
 from atom_server.middleware import HeadAsGet, RequestContext
 from atom_server.options import ServerOptions
 from atom_server.routes import ROUTERS
 from atom_server.routes.openapi import document_limits
-from atom_server.state import ServerState
-from atom_server.web_pages import WebPageGuard
+from atom_server.startup import make_state
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
@@ -38,7 +38,7 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
         version=__version__,
         separate_input_output_schemas=False,
     )
-    app.state.server = ServerState.create(engine, options)
+    app.state.server = make_state(engine, options)
     for router in ROUTERS:
         app.include_router(router)
     document_limits(app, engine.info)
@@ -48,6 +48,6 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
     open_paths = OPEN_PATHS | {METRICS_PATH} if options.open_metrics else OPEN_PATHS
     app.add_middleware(ApiKeys, keys=app.state.server.keys, open_paths=open_paths)
-    app.add_middleware(WebPageGuard, allowed_hosts=options.host_names)
+    app.add_middleware(WebPageGuard, allowed_hosts=allowed_hosts(options))
     app.add_middleware(RequestContext)
     return app

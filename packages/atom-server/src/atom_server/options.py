@@ -9,7 +9,6 @@ from typing import Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_server import settings
-from atom_server.connections.listen import is_loopback
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
 
@@ -151,11 +150,9 @@ class ServerOptions:
         return _listed(self.api_key)
 
     @property
-    def host_names(self) -> tuple[str, ...] | None:
-        """Names that the Host header may carry besides those of loopback; None where it may carry any."""
-        names = _listed(self.allowed_hosts)
-        is_open = not names and not is_loopback(self.host)
-        return None if is_open or "*" in names else names
+    def host_names(self) -> tuple[str, ...]:
+        """The names of `allowed_hosts`; empty where none is given."""
+        return _listed(self.allowed_hosts)
 
     @property
     def max_body_bytes(self) -> int:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
+from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import (
@@ -16,11 +17,10 @@ from atom_core.config.sections import (
     ModelConfig,
     ParallelConfig,
     ProfilerConfig,
-    StructuredOutputConfig,
 )
-from atom_core.config.speculation import read_speculation
+from atom_core.config.speculation import check_num_states, read_speculation
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
-from atom_models.architectures.registry import keeps_states
 from atom_models.checkpoint.rope_choice import rope_choice
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from atom_kernels.platform import Platform
     from atom_models import Checkpoint
 
-CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 16384
-
 
 def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform) -> EngineConfig:
     """The configuration of an engine that runs `checkpoint` on `platform`.
@@ -42,11 +40,8 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
     """
     choices: list[str] = []
     speculation = read_speculation(args)
-    if speculation is not None and keeps_states(checkpoint.architecture):
-        raise ConfigError(
-            f"method {speculation.method} is not supported with {checkpoint.architecture} by this version of ATOM: a "
-            "rejected draft cannot be taken out of a state; leave it out"
-        )
+    if speculation is not None:
+        check_num_states(speculation.num_tokens, checkpoint.architecture)
     model = _model(args, checkpoint, platform, choices)
     return EngineConfig(
         model=model,
@@ -61,7 +56,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         ),
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
-        speculation=find_draft_model(speculation, args, checkpoint),
+        speculation=find_draft_model(speculation, args, checkpoint, model.max_model_len),
         choices=tuple(choices),
     )
 
@@ -122,9 +117,9 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
 
     budget = args.max_num_batched_tokens
     if budget is None:
-        budget = CPU_TOKEN_BUDGET if platform.device == "cpu" else GPU_TOKEN_BUDGET
-        why = "steps stay short on a CPU" if platform.device == "cpu" else "large steps keep a GPU busy"
-        choices.append(f"max_num_batched_tokens = {budget}: {why}")
+        traits = traits_of(platform.device)
+        budget = traits.token_budget
+        choices.append(f"max_num_batched_tokens = {budget}: {traits.token_budget_reason}")
     return SchedulerConfig(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=budget,
@@ -137,11 +132,12 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
 
 def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> CompileConfig:
     wants_graphs = args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None
-    if wants_graphs and platform.device == "cpu":
+    has_graphs = traits_of(platform.device).has_graphs
+    if wants_graphs and not has_graphs:
         raise ConfigError("cudagraph_mode and cudagraph_capture_sizes are for GPUs, and there is none: leave them out")
     if wants_graphs and args.enforce_eager:
         raise ConfigError("enforce_eager captures no graphs, and cudagraph settings ask for them: give one of them")
-    if platform.device == "cpu" or args.enforce_eager or args.cudagraph_mode == "none":
+    if not has_graphs or args.enforce_eager or args.cudagraph_mode == "none":
         return CompileConfig(level=args.level, batch_invariant=args.batch_invariant)
     sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
     if max(sizes) > args.max_num_seqs:
@@ -177,7 +173,7 @@ def _parallel(args: EngineArgs, platform: Platform, choices: list[str]) -> Paral
 def _check_ranks(size: int, platform: Platform) -> None:
     if sys.platform != "linux":
         raise ConfigError(f"tensor_parallel_size is {size}; several ranks need Linux, and this is {sys.platform}")
-    if platform.device != "cpu" and size > platform.num_devices:
+    if traits_of(platform.device).one_rank_each and size > platform.num_devices:
         raise ConfigError(
             f"tensor_parallel_size is {size}; each rank needs a GPU of its own, and this process may use "
             f"{platform.num_devices}: give at most that"

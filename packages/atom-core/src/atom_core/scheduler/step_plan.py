@@ -40,11 +40,12 @@ class StepPlan:
         rows: in batch order.
         num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
         num_ending_blocks: blocks of requests that steps in flight will end; None until they are asked for.
+        ran_ahead: it was scheduled while the step before was in flight.
         awaits_drafts: the next step is to have the drafts that are made behind this one.
     """
 
-    def __init__(self, step_id: int, budget: int, ends: StepEnds) -> None:
-        self.step_id = step_id
+    def __init__(self, step_id: int, budget: int, ends: StepEnds, *, ran_ahead: bool = False) -> None:
+        self.step_id, self.ran_ahead = step_id, ran_ahead
         self._ends = ends
         self.budget = budget
         self.rows: list[PlannedRow] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections import deque
+from statistics import fmean
 
 # What a token more is taken to cost, as part of the step, until steps of more tokens were measured, and tokens beyond
 # which more cost nothing: where weights are read from memory, all are as good as free. It is tried, so it must not be
@@ -15,15 +16,37 @@ _FIRST_GUESS_OF_DRAFT = 0.05
 _NEAR = 0.75
 # Steps of a size that are measured before it is believed, and for how many steps it then is if none comes any more.
 _NUM_TRIED, _BELIEVED_FOR = 3, 512
-# The part that a new measurement has in the mean, and how far beyond the mean it counts: other programs delay steps.
-_WEIGHT, _MOST = 0.2, 2.0
+# The last ones of a size that count, and how many steps before the last of them an older one still does.
+_NUM_KEPT, _KEPT_FOR = 16, 64
 
 
-@dataclass(slots=True)
 class _Measured:
-    seconds: float
-    count: int
-    last: int
+    """Steps of one size.
+
+    Attributes:
+        last: after how many of all steps the last of them came.
+        count: how many count.
+        seconds: what one takes.
+    """
+
+    def __init__(self) -> None:
+        self.last = self.count = 0
+        self.seconds = 0.0
+        self._steps: deque[tuple[int, float]] = deque(maxlen=_NUM_KEPT)
+
+    def take(self, step: int, seconds: float) -> None:
+        """The `step`-th of all steps took so long.
+
+        Of few, the half that took longest does not count, and of many a quarter: the first of a size pay for what later
+        ones find done, and other programs delay any, with drafts or without. What happens to more steps than that is a
+        part of what they cost.
+        """
+        self._steps.append((step, seconds))
+        late = [taken for at, taken in self._steps if at > step - _KEPT_FOR]
+        counted = late if len(late) >= _NUM_TRIED else [taken for _, taken in self._steps]
+        self.last, self.count = step, len(self._steps)
+        num_counted = 3 * _NUM_KEPT // 4 if len(counted) == _NUM_KEPT else max(len(counted) // 2, 1)
+        self.seconds = fmean(sorted(counted)[:num_counted])
 
 
 class StepCosts:
@@ -33,8 +56,9 @@ class StepCosts:
     """
 
     def __init__(self) -> None:
-        # By drafts, then by size.
+        # By drafts, then by size; and what is believed of it, in rising order, worked out once for each step.
         self._measured: dict[int, dict[int, _Measured]] = {}
+        self._believed: dict[int, dict[int, float]] = {}
         self._num_steps = 0
 
     def take(self, num_tokens: int, seconds: float, num_next_drafts: int = 0) -> None:
@@ -45,30 +69,30 @@ class StepCosts:
         size, measured = _size_of(num_tokens), self._measured.setdefault(num_next_drafts, {})
         found = measured.get(size)
         if found is None or self._num_steps - found.last > _BELIEVED_FOR:
-            measured[size] = _Measured(seconds, 1, self._num_steps)
-            return
-        # The first ones of a size may pay for what later ones find done.
-        if found.count < _NUM_TRIED:
-            found.seconds = min(found.seconds, seconds)
-        else:
-            found.seconds += _WEIGHT * (min(seconds, _MOST * found.seconds) - found.seconds)
-        found.count += 1
-        found.last = self._num_steps
+            found = measured[size] = _Measured()
+        found.take(self._num_steps, seconds)
+        self._believed.clear()
 
     def are_known(self, num_tokens: int) -> bool:
         """Whether steps of about so many tokens were measured; what drafts save is not known before."""
         size = _size_of(num_tokens)
         return any(_NEAR * size <= known <= size for known in self._known(0))
 
+    def last_measured(self, num_tokens: int, num_next_drafts: int) -> int:
+        """After how many steps of any size such a step was measured last; 0 for never."""
+        found = self._measured.get(num_next_drafts, {}).get(_size_of(num_tokens))
+        return 0 if found is None else found.last
+
     def seconds(self, num_tokens: int, num_next_drafts: int = 0) -> float:
         """What a step of so many tokens takes; 1.0 before anything was measured."""
-        known = self._known(num_next_drafts)
-        if num_next_drafts and not known:
+        known, size = self._known(num_next_drafts), _size_of(num_tokens)
+        sizes = list(known)
+        # What many tokens take says nothing of few, of which drafts are to be tried.
+        if num_next_drafts and (not known or size < _NEAR * sizes[0]):
             base = self.seconds(num_tokens, num_next_drafts - 1)
             return base + _FIRST_GUESS_OF_DRAFT * self.seconds(num_tokens)
         if not known:
             return 1.0
-        size, sizes = _size_of(num_tokens), list(known)
         if size in known:
             return known[size]
         place = bisect_left(sizes, size)
@@ -83,8 +107,11 @@ class StepCosts:
 
     def _known(self, num_next_drafts: int) -> dict[int, float]:
         """Seconds of the sizes that were measured, in rising order."""
-        measured = sorted(self._measured.get(num_next_drafts, {}).items())
-        return {size: found.seconds for size, found in measured if self._is_believed(found)}
+        if (known := self._believed.get(num_next_drafts)) is None:
+            measured = sorted(self._measured.get(num_next_drafts, {}).items())
+            known = {size: found.seconds for size, found in measured if self._is_believed(found)}
+            self._believed[num_next_drafts] = known
+        return known
 
     def _is_believed(self, found: _Measured) -> bool:
         return found.count >= _NUM_TRIED and self._num_steps - found.last <= _BELIEVED_FOR

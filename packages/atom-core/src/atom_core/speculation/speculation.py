@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.speculation.costs import StepCosts
-from atom_core.speculation.drafter import MakeDrafter
+from atom_core.speculation.drafter import Drafters
 from atom_core.speculation.statistics import DraftStatistics
 from atom_core.speculation.trail import Experience, Trail
+from atom_core.speculation.trials import Prospect, Trials
 
-# Drafts must make a step this much more worth its time: tokens are read before the next step is scheduled.
+# Another number of drafts must be worth this much more than the one that runs.
 _LEAST_GAIN = 1.02
 # While a model's drafts do not pay, one is made behind every so many steps, to see whether they would be right by now.
 _STEPS_BETWEEN_TRIALS = 32
@@ -53,13 +54,13 @@ class Speculation:
     many as give most tokens a second: none where that is no more than without (so it turns itself off), and none before
     it is known what steps without cost.
 
-    A model's drafts are made behind the step before, as many for each request as then promise most tokens a second.
-    Those that are made and not worth their place in the step are left out like others, but each request has equally
-    many, as far as it has room: so both steps and drafts run in captured graphs.
+    A model's drafts are made behind the step before, as many for each request as then promise most tokens a second,
+    and all of them are verified: what they cost most is made by then. Each request has equally many, as far as it has
+    room: so both steps and drafts run in captured graphs.
 
     Args:
         config: what was asked for.
-        make_drafter: gives each request its drafter; None where a model drafts.
+        drafters: give each request its drafter; None where a model drafts.
 
     Attributes:
         config: what was asked for.
@@ -67,16 +68,33 @@ class Speculation:
         statistics: counts of the drafts that were verified.
     """
 
-    def __init__(self, config: SpeculationConfig, make_drafter: MakeDrafter | None = None) -> None:
-        self.config, self._make_drafter = config, make_drafter
-        self.costs = StepCosts()
+    def __init__(self, config: SpeculationConfig, drafters: Drafters | None = None) -> None:
+        self.config, self._drafters = config, drafters
+        self.costs, self._trials = StepCosts(), Trials()
         self._steps_to_trial = _STEPS_BETWEEN_TRIALS
+        # What was best for the last step of a model that drafts.
+        self._number = 0
         self._experience = Experience() if config.is_by_model else None
         self.statistics = DraftStatistics(config.num_tokens)
 
-    def start_trail(self) -> Trail:
-        """For a request that had none."""
-        return Trail(None if self._make_drafter is None else self._make_drafter(), self._experience)
+    @property
+    def num_kept_tokens(self) -> int:
+        """Tokens that are kept of requests that ended, to guess by."""
+        return 0 if self._drafters is None else self._drafters.num_kept_tokens
+
+    def start_trail(self, salt: str = "") -> Trail:
+        """For a request of `salt` that had none."""
+        return Trail(None if self._drafters is None else self._drafters.start(salt), self._experience)
+
+    def take_output(self, salt: str, token_ids: Sequence[int]) -> None:
+        """A request of `salt` ended with this output."""
+        if self._drafters is not None:
+            self._drafters.take_output(salt, token_ids)
+
+    def forget(self) -> None:
+        """Keep nothing of requests that ended."""
+        if self._drafters is not None:
+            self._drafters.forget()
 
     def choose(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> list[Sequence[int]]:
         """Drafts for each of `candidates`, all of whose tokens are known.
@@ -85,16 +103,14 @@ class Speculation:
             num_rows: rows of the step, all of them decodes. With other rows only who is not adaptive asks for drafts.
             room: drafts of all candidates together.
         """
+        if self.config.is_by_model and self.config.adaptive:
+            made = [each.trail.look(each.token_ids, min(self.config.num_tokens, each.room)) for each in candidates]
+            number = _equal_number([len(draft.token_ids) for draft in made], room)
+            return [draft.token_ids[:number] for draft in made]
         drafts = [self._look(candidate) for candidate in candidates]
         if not self.config.adaptive:
             return self._share(drafts, room)
-        chances = [chances for _, chances in drafts]
-        if self.config.is_by_model:
-            # The model goes on to make as many.
-            num_next = max(map(len, chances), default=0)
-            number = self._best_number(chances, num_rows=num_rows, room=room, num_next=num_next)
-            return [token_ids[:number] for token_ids, _ in drafts]
-        lengths = self._best_lengths(chances, num_rows=num_rows, room=room)
+        lengths = self._best_lengths([chances for _, chances in drafts], num_rows=num_rows, room=room)
         return [token_ids[:length] for (token_ids, _), length in zip(drafts, lengths, strict=True)]
 
     def is_worth_waiting(self, candidates: Iterable[Candidate], *, num_rows: int, room: int) -> bool:
@@ -122,8 +138,22 @@ class Speculation:
         for candidate in candidates:
             chance, most = candidate.trail.chance(0), min(self.config.num_tokens, candidate.room)
             chances.append([chance**number for number in range(1, most + 1)])
-        best = self._best_number(chances, num_rows=num_rows, room=room)
-        return NextDrafts(best, are_awaited=True) if best else self._perhaps_trial()
+        prospects = self._prospects(chances, num_rows=num_rows, room=room)
+        self._number = _best(prospects, now=self._number)
+        number = self._trials.number(prospects, self._number)
+        return NextDrafts(number, are_awaited=True) if number else self._perhaps_trial()
+
+    def take_step(self, num_tokens: int, seconds: float, num_next_drafts: int, *, is_usual: bool) -> None:
+        """A step of decodes was reported, so long after the one before.
+
+        Args:
+            num_tokens: drafts among them.
+            num_next_drafts: drafts that were made behind it for each request.
+            is_usual: it ran as steps like it run one after the other; steps between two ways to run say nothing.
+        """
+        self._trials.save(seconds)
+        if is_usual:
+            self.costs.take(num_tokens, seconds, num_next_drafts)
 
     def _perhaps_trial(self) -> NextDrafts:
         self._steps_to_trial -= 1
@@ -148,17 +178,9 @@ class Speculation:
             room -= len(shares[-1])
         return shares
 
-    def _best_number(
-        self, chances: Sequence[Sequence[float]], *, num_rows: int, room: int, num_next: int | None = None
-    ) -> int:
-        """How many drafts of each candidate give most tokens a second; those who have fewer have all of theirs.
-
-        Args:
-            num_next: drafts that are made behind the step for each; None where these are the ones in question.
-        """
-        if not self.costs.are_known(num_rows):
-            return 0
-        best, best_rate = 0, _LEAST_GAIN * num_rows / self.costs.seconds(num_rows, num_next or 0)
+    def _prospects(self, chances: Sequence[Sequence[float]], *, num_rows: int, room: int) -> list[Prospect]:
+        """By the number of drafts of each candidate, from none on; those who have fewer have all of theirs."""
+        prospects = [self._prospect(float(num_rows), num_rows, 0)]
         expected, num_tokens = float(num_rows), num_rows
         for number in range(1, max(map(len, chances), default=0) + 1):
             right = [found[number - 1] for found in chances if len(found) >= number]
@@ -166,10 +188,12 @@ class Speculation:
             if num_tokens - num_rows > room:
                 break
             expected += sum(right)
-            rate = expected / self.costs.seconds(num_tokens, number if num_next is None else num_next)
-            if rate > best_rate:
-                best, best_rate = number, rate
-        return best
+            prospects.append(self._prospect(expected, num_tokens, number))
+        return prospects
+
+    def _prospect(self, expected: float, num_tokens: int, number: int) -> Prospect:
+        seconds = self.costs.seconds(num_tokens, number)
+        return Prospect(expected, seconds, self.costs.last_measured(num_tokens, number))
 
     def _best_lengths(self, chances: list[list[float]], *, num_rows: int, room: int) -> list[int]:
         """How many drafts of each candidate give most tokens a second, where each may have its own number."""
@@ -192,3 +216,18 @@ class Speculation:
         for _, index in places[:best]:
             lengths[index] += 1
         return lengths
+
+
+def _best(prospects: Sequence[Prospect], now: int) -> int:
+    """The number of drafts that promises most tokens a second, if that is more by enough than the number `now` does."""
+    now = min(now, len(prospects) - 1)
+    best = max(range(len(prospects)), key=lambda number: prospects[number].rate)
+    return best if prospects[best].rate > _LEAST_GAIN * prospects[now].rate else now
+
+
+def _equal_number(lengths: Sequence[int], room: int) -> int:
+    """How many drafts each request may have, if each has as many as it can."""
+    number = max(lengths, default=0)
+    while number and sum(min(length, number) for length in lengths) > room:
+        number -= 1
+    return number

@@ -11,11 +11,11 @@ import torch
 from msgspec.structs import replace
 
 from atom_core.config.sections import EngineConfig
-from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
+from atom_core.worker.devices.factory import device_of
 from atom_core.worker.drafting.model_drafter import ModelDrafter
-from atom_core.worker.graphs.cuda_capture import Capture, CudaCapture
+from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.model.compilation import CompilationWatch
 from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.model.loading import load_engine_model
@@ -25,6 +25,7 @@ from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.requests.tables import RequestTables
+from atom_core.worker.runner import Masks, PendingOutput, RunnerInfo
 from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, Sampler, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
@@ -32,7 +33,6 @@ from atom_core.worker.steps.device_steps import DeviceSteps
 from atom_core.worker.steps.host_steps import HostSteps
 from atom_core.worker.steps.protocol import Steps
 from atom_core.worker.steps.token_delivery import deliver
-from atom_kernels.host_threads.waiting import adapt_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class ModelRunner:
         config: the engine's configuration.
         load_model: gives the model; tests and benchmarks put another in its place.
         ranks: those that run the same steps, each on its part of the model.
-        capture: makes graphs of steps on a device; None captures CUDA graphs on a GPU, and nothing on a CPU.
+        capture: makes graphs of steps; None leaves that to the device.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ModelRunner:
         ranks: WorkerRanks = ALONE,
         capture: Capture | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._device = config, device_of(config.device)
         self._load_model = load_model
         self._capture = capture
         self._ranks = ranks
@@ -96,10 +96,8 @@ class ModelRunner:
     def load(self) -> RunnerInfo:
         """Load the weights, size and allocate the KV cache, set this thread's compute threads."""
         config = self._config
-        if config.device == "cpu":
-            # OpenMP counts threads for each thread that starts work, so this must happen in the worker's own.
-            torch.set_num_threads(config.parallel.num_threads)
-        self._model, loaded = load_with_cache(config, self._load_model, self._ranks)
+        self._device.begin(config.parallel.num_threads)
+        self._model, loaded = load_with_cache(config, self._load_model, self._ranks, device=self._device)
         self._state_slots = loaded.state_slots
         self._compilation = CompilationWatch() if config.compile.level else None
         self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
@@ -111,6 +109,7 @@ class ModelRunner:
             max_model_len=loaded.size.max_model_len,
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],
+            launches=config.device != "cpu",
         )
 
     @torch.inference_mode()
@@ -122,8 +121,7 @@ class ModelRunner:
         rows = StepRows.of(step, self._states.slots)
         judges = self._judges_prompts(rows)
         batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
-        if self._config.device == "cpu":
-            adapt_waiting()
+        self._device.begin_step()
         self._state_slots.copy(step.copies_before)
         with self._profiler.mark(_step_name(rows)):
             whole = self._steps.replay_model(batch)
@@ -218,7 +216,7 @@ class ModelRunner:
             device=config.device,
         )
         size = {"block_size": block_size, "num_groups": num_groups}
-        capture = self._capture if config.device == "cpu" else self._capture or CudaCapture()
+        capture = self._capture or self._device.make_capture()
         if capture is None:
             on_host = HostTables(max_num_seqs, max_model_len, **size)
             states = make_states(on_host)

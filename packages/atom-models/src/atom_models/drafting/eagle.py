@@ -33,6 +33,10 @@ class EagleLayer(Layer):
         residual = residual.plus(self.self_attn(positions, residual.tensor()))
         return residual.plus(self.mlp(self.post_attention_layernorm(residual)))
 
+    def keep(self, positions: torch.Tensor, residual: Residual) -> None:
+        """Write keys and values, and go no further than that takes."""
+        self.self_attn(positions, residual.tensor())
+
 
 class EagleHead(nn.Module):
     """A `DraftModel` with the embedding and the head of its `target`.
@@ -44,6 +48,7 @@ class EagleHead(nn.Module):
     """
 
     aux_hidden_states: tuple[int, ...] = ()
+    reads_features = True
     target_ids: torch.Tensor | None = None
     # Copies of the target's tables.
     ignored_prefixes = ("draft.embed_tokens.", "draft.lm_head.")
@@ -73,11 +78,22 @@ class EagleHead(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor, step: int = 0
     ) -> torch.Tensor:
         """[T, D], guesses of the target's next hidden states; see `DraftModel`."""
-        residual = Residual(self.fc(torch.cat([self._embed(input_ids), features], dim=-1)))
+        residual = self._inputs(input_ids, features)
         for layer in self.layers:
             residual = layer(positions, residual)
         return residual.tensor()
 
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        """See `DraftModel`."""
+        first = self.layers[0]
+        if len(self.layers) == 1 and isinstance(first, EagleLayer):
+            first.keep(positions, self._inputs(input_ids, features))
+        else:
+            self.forward(input_ids, positions, features)
+
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         """[n, D] -> float32 [n, vocabulary], by the target's head."""
         return self._head(features)
+
+    def _inputs(self, input_ids: torch.Tensor, features: torch.Tensor) -> Residual:
+        return Residual(self.fc(torch.cat([self._embed(input_ids), features], dim=-1)))

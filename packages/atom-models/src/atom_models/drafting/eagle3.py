@@ -50,10 +50,16 @@ class Eagle3Layer(Layer):
 
     def forward(self, positions: torch.Tensor, embeds: torch.Tensor, features: torch.Tensor) -> Residual:
         hidden_states = self.hidden_norm(features)
-        x = torch.cat([self.input_layernorm(embeds), hidden_states], dim=-1)
         residual = Residual(hidden_states if self._norm_before_residual else features)
-        residual = residual.plus(self.self_attn(positions, x))
+        residual = residual.plus(self._attend(positions, embeds, hidden_states))
         return residual.plus(self.mlp(self.post_attention_layernorm(residual)))
+
+    def keep(self, positions: torch.Tensor, embeds: torch.Tensor, features: torch.Tensor) -> None:
+        """Write keys and values, and go no further than that takes."""
+        self._attend(positions, embeds, self.hidden_norm(features))
+
+    def _attend(self, positions: torch.Tensor, embeds: torch.Tensor, hidden_states: torch.Tensor) -> Any:
+        return self.self_attn(positions, torch.cat([self.input_layernorm(embeds), hidden_states], dim=-1))
 
 
 class Eagle3Head(nn.Module):
@@ -66,6 +72,8 @@ class Eagle3Head(nn.Module):
         stored: what the checkpoint has.
         aux_hidden_states: ids of the target's layers whose outputs it reads.
     """
+
+    reads_features = True
 
     def __init__(
         self,
@@ -116,14 +124,23 @@ class Eagle3Head(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor, step: int = 0
     ) -> torch.Tensor:
         """[T, D], the residual behind the layers, or what the norm makes of it; see `DraftModel`."""
-        embeds = self._targets_embedding(input_ids) if self.embed_tokens is None else self.embed_tokens(input_ids)
-        residual = self.first(positions, embeds, features)
+        residual = self.first(positions, self._embed(input_ids), features)
         for layer in self.others:
             residual = layer(positions, residual)
         return self.norm(residual) if self._norm_output else residual.tensor()
+
+    def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
+        """See `DraftModel`."""
+        if self.others:
+            self.forward(input_ids, positions, features)
+        else:
+            self.first.keep(positions, self._embed(input_ids), features)
 
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
         """[n, D] -> float32 [n, draft vocabulary]."""
         normed = features if self._norm_output else self.norm(features)
         logits = self._targets_head(normed) if self.lm_head is None else self.lm_head(normed)
         return logits if self._logit_scale == 1 else self._logit_scale * logits
+
+    def _embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self._targets_embedding(input_ids) if self.embed_tokens is None else self.embed_tokens(input_ids)

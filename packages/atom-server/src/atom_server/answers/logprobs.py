@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from atom_core import CompletionLogprobs, Tokenizer
-from atom_server.schemas.responses import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+from atom_server.schemas.answers import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
 
 # JSON has no infinity; this is what OpenAI's servers answer for "never".
 _LOWEST = -9999.0
@@ -18,12 +18,12 @@ Spelling = Callable[[int, str], str]
 
 
 def by_text(token_id: int, text: str) -> str:
-    """Tokens as their texts; several may read alike."""
+    """Spells a token by its text; several tokens may have the same."""
     return text
 
 
 def by_id(token_id: int, text: str) -> str:
-    """Tokens as "token_id:17", which `return_tokens_as_token_ids` asks for."""
+    """Spells a token as "token_id:17", which `return_tokens_as_token_ids` asks for."""
     return f"token_id:{token_id}"
 
 

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from atom_server.connections.disconnect import cancel_all, disconnected
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError, as_api_error
-from atom_server.generation.disconnect import cancel_all, disconnected
 from atom_server.generation.generation import Generation
 
 DONE = b"data: [DONE]\n\n"
@@ -35,8 +35,8 @@ class EventStream(Response):
     An exception in `events` becomes an event of its own: the status was sent long before.
 
     Args:
-        end: comes last, whatever happened.
-        failure: writes that event.
+        end: the last bytes, whatever happened.
+        failure: writes the event of an exception.
     """
 
     media_type = "text/event-stream"

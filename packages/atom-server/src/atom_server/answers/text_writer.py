@@ -10,8 +10,8 @@ from atom_core import CompletionLogprobs, RequestOutput, SamplingParams, Tokeniz
 from atom_server.answers.logprobs import by_id, by_text, prompt_logprobs, text_logprobs
 from atom_server.generation.collect import Collected
 from atom_server.prompts.texts import PromptTokens
+from atom_server.schemas.answers import TextChoice, TextLogprobs
 from atom_server.schemas.completions import CompletionRequest
-from atom_server.schemas.responses import TextChoice, TextLogprobs
 
 
 class TextWriter:

@@ -1,92 +1,44 @@
-"""`atom bench accuracy`: what quantization costs a model on a text, against the model without it."""
+"""What quantization costs a model on a text: perplexities, and how far a model strays from its plain self."""
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atom_core.config import CACHE_DTYPES
 from atom_server.bench.client import BenchError
-from atom_server.bench.origin import origin
-from atom_server.cli.columns import columns
 
 if TYPE_CHECKING:
-    from atom_core.models import Accuracy, LoadedModel, ReferenceModel
-
-USAGE = "accuracy --model MODEL --text FILE [--quantization FORMAT ...] [flags]"
-DESCRIPTION = """\
-Let a model read a text, once as it is and once in each number format that is named, and print the perplexity of each,
-its divergence from the model as it is (KL, in nats a token), and how often both expect the same token most. The text is
-read in windows that begin anew. A checkpoint that is quantized already is compared with a plain one by --against."""
-EXAMPLES = """\
-examples:
-  atom bench accuracy --text book.txt --quantization fp8 int8 int4 mxfp4
-  atom bench accuracy --model ./my-model --text book.txt --kv-cache-dtype fp8
-  atom bench accuracy --model ./my-model-fp8 --against ./my-model --text book.txt --json accuracy.json
-"""
+    from atom_core.models import LoadedModel
 
 # Weights as the engine holds them without a flag.
-_STORED = "stored"
+STORED = "stored"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, the text, and what to compare."""
-    parser.add_argument("--model", default="smollm2", help="folder, .gguf file or name (default: %(default)s)")
-    parser.add_argument("--against", metavar="MODEL", help="compare with this model (default: the same, unquantized)")
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="what to read, in UTF-8")
-    parser.add_argument(
-        "--quantization",
-        nargs="+",
-        metavar="FORMAT",
-        help="of weights, one or several, as for `atom serve`; stored takes those of the file (default: stored)",
-    )
-    parser.add_argument(
-        "--kv-cache-dtype",
-        "--kv_cache_dtype",
-        choices=CACHE_DTYPES,
-        default="auto",
-        help="of the KV cache of what is compared (default: %(default)s)",
-    )
-    parser.add_argument("--dtype", help="to compute in, such as bfloat16 (default: what is fast here)")
-    parser.add_argument("--window", type=int, default=512, help="tokens read at once (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    parser.add_argument("--commit", help="of this software, for that file, where git is not there to tell")
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is compared with what.
 
+    Attributes:
+        model: folder, .gguf file or name.
+        against: the same of the baseline, whose weights are made plain.
+        formats: number formats of the model's weights, each once.
+        dtype: what is computed in; None takes what is fast here.
+        window: tokens read at once.
+    """
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, print, save."""
-    if args.quantization is None and args.kv_cache_dtype == "auto" and args.against is None:
-        raise BenchError("there is nothing to compare: name --quantization, --kv-cache-dtype fp8 or --against MODEL")
-    if args.json is not None and not args.json.parent.is_dir():
-        raise BenchError(f"--json {args.json}: there is no folder {args.json.parent}")
-    text = _read(args.text)
-    plain, rows = _measure(args, text)
-    about = {
-        "text": args.text.name,
-        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "window": args.window,
-        "dtype": plain.context.dtype_name,
-        "machine": {"name": plain.context.platform.name} | origin(args.commit),
-    }
-    print(f"{args.text}: {len(text)} characters in windows of {args.window} tokens, in {plain.context.dtype_name}\n")
-    print("\n".join(columns([_TITLES, *(row.cells() for row in rows)])))
-    if args.json is not None:
-        args.json.write_text(json.dumps(about | {"results": [asdict(row) for row in rows]}, indent=2) + "\n")
-        print(f"\nwritten: {args.json}")
-    return 0
-
-
-_TITLES = ("model", "weights", "KV cache", "tokens", "perplexity", "change", "KL", "top-1")
+    model: str
+    against: str
+    formats: tuple[str, ...]
+    kv_cache_dtype: str
+    dtype: str | None
+    window: int
 
 
 @dataclass(frozen=True)
-class _Row:
-    """One line of the table; the baseline's comes first, and has nothing to be compared with."""
+class Reading:
+    """How a model read the text; the baseline has nothing to be compared with."""
 
     model: str
     quantization: str
@@ -97,40 +49,38 @@ class _Row:
     kl_divergence: float | None = None
     top1_agreement: float | None = None
 
-    def cells(self) -> tuple[str, ...]:
-        return (
-            *(self.model, self.quantization, self.kv_cache_dtype, str(self.num_tokens), f"{self.perplexity:.3f}"),
-            "" if self.perplexity_change is None else f"{self.perplexity_change:+.2%}",
-            "" if self.kl_divergence is None else f"{self.kl_divergence:.4f}",
-            "" if self.top1_agreement is None else f"{self.top1_agreement:.1%}",
-        )
 
+def compare(comparison: Comparison, text: str) -> tuple[LoadedModel, list[Reading]]:
+    """The baseline's model, and a reading of the baseline and of each format.
 
-def _measure(args: argparse.Namespace, text: str) -> tuple[LoadedModel, list[_Row]]:
-    """The baseline's model, and a line for it and for each format."""
+    Raises:
+        BenchError: the text is too short for a window, the window too long for a model, or tokens differ.
+    """
     # Imported here: other commands go without torch.
     from atom_core.models import ReferenceModel, load_model, open_checkpoint, resolve_model, stored_quantization
 
-    path, plain_path = resolve_model(args.model), resolve_model(args.against or args.model)
-    formats = {name: None if name == _STORED else name for name in args.quantization or [_STORED]}
+    path, plain_path = resolve_model(comparison.model), resolve_model(comparison.against)
+    formats = {name: None if name == STORED else name for name in comparison.formats}
     for requested in formats.values():
         stored_quantization(open_checkpoint(path), requested)  # refuses an unknown one before anything is loaded
-    windows = _windows(text, path, plain_path, args.window)
-    plain = load_model(plain_path, args.dtype, quantization="none", max_model_len=args.window)
+    windows = _windows(text, path, plain_path, comparison.window)
+    plain = load_model(plain_path, comparison.dtype, quantization="none", max_model_len=comparison.window)
     baseline = ReferenceModel(plain, windows)
-    weights = plain.context.quantization.name
-    rows = [_Row(args.against or args.model, weights, "auto", baseline.num_tokens, baseline.perplexity)]
-    load = partial(load_model, path, plain.context.dtype, max_model_len=args.window)
+    num_tokens, perplexity = baseline.num_tokens, baseline.perplexity
+    readings = [Reading(comparison.against, plain.context.quantization.name, "auto", num_tokens, perplexity)]
+    load = partial(load_model, path, plain.context.dtype, max_model_len=comparison.window)
     for name, requested in formats.items():
         # No name for the model: it goes before the next one is loaded.
-        found = baseline.measure(load(quantization=requested, kv_cache_dtype=args.kv_cache_dtype), name)
-        rows.append(_row((args.model, name, args.kv_cache_dtype), baseline, found))
-    return plain, rows
-
-
-def _row(names: tuple[str, str, str], baseline: ReferenceModel, found: Accuracy) -> _Row:
-    change = found.perplexity / baseline.perplexity - 1
-    return _Row(*names, baseline.num_tokens, found.perplexity, change, found.kl_divergence, found.top1_agreement)
+        found = baseline.measure(load(quantization=requested, kv_cache_dtype=comparison.kv_cache_dtype), name)
+        readings.append(
+            Reading(
+                *(comparison.model, name, comparison.kv_cache_dtype, num_tokens, found.perplexity),
+                perplexity_change=found.perplexity / perplexity - 1,
+                kl_divergence=found.kl_divergence,
+                top1_agreement=found.top1_agreement,
+            )
+        )
+    return plain, readings
 
 
 def _windows(text: str, path: Path, plain_path: Path, size: int) -> list[list[int]]:
@@ -152,10 +102,3 @@ def _windows(text: str, path: Path, plain_path: Path, size: int) -> list[list[in
         return windows_of(token_ids, size, tokenizers[0].encode(""))
     except AccuracyError as error:
         raise BenchError(str(error)) from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise BenchError(f"{path} is not text in UTF-8") from None

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from atom_core import __version__
 from atom_server import settings
-from atom_server.cli import bench, chat, doctor, generate, models, plan, serve
+from atom_server.cli import bench, doctor, models, plan, serve
+from atom_server.cli.terminal import chat, generate
 
 _COMMANDS = (serve, chat, generate, models, plan, doctor, bench)
 

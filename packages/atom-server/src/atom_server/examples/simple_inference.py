@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from atom_core import EngineArgs, LLMEngine, SamplingParams
 from atom_server.cli.logs import configure_logging
-from atom_server.state import load_template
+from atom_server.startup import load_template
 
 PROMPTS = (
     "Introduce yourself.",

@@ -11,7 +11,7 @@ from atom_server.output.notation import NOTATIONS, TaggedStyle
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.tagged_grammar import can_be_tagged
 from atom_server.schemas.chat import ChatCompletionRequest
-from atom_server.schemas.tools import NamedToolChoice
+from atom_server.schemas.fields.tools import NamedToolChoice
 
 
 def check_tools(body: ChatCompletionRequest) -> None:

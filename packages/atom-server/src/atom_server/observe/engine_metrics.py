@@ -39,6 +39,10 @@ class EngineMetrics(Collector):
         seconds = self._engine.info.timings
         yield self._gauges("startup_seconds", "Seconds of each phase of the start.", "phase", seconds)
         yield self._gauge("kv_cache_usage_perc", "Share of the KV cache's blocks that requests hold, 0 to 1.", used)
+        kept = stats.num_kept_output_tokens
+        yield self._gauge(
+            "spec_decode_kept_output_tokens", "Tokens of ended requests, by which others are guessed.", kept
+        )
         for name, help, value in (
             ("num_preemptions", "Requests that lost their blocks to others.", stats.num_preemptions),
             ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries),

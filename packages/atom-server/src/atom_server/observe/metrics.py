@@ -32,7 +32,7 @@ class Metrics:
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str, model_name: str) -> None:
-        # Else each counter has a second line with the time at which it was made.
+        # Otherwise each counter would have a second line with the time of its creation.
         disable_created_metrics()
         self._prefix, self._labels = prefix, {"model_name": model_name, "engine": "0"}
         self._registry = CollectorRegistry()
@@ -58,7 +58,7 @@ class Metrics:
     def take_end(
         self, tallies: Tallies, params: SamplingParams, *, num_prompt_tokens: int, num_cached_tokens: int
     ) -> None:
-        """A request has ended, however it did; `params` is what it had asked for."""
+        """Count a request that has ended, in whatever way; `params` are its parameters."""
         self._prompt_tokens.inc(num_prompt_tokens)
         self._cached_tokens.inc(num_cached_tokens)
         self._generation_tokens.inc(tallies.num_tokens)
@@ -82,7 +82,7 @@ class Metrics:
             self._per_token.observe(tallies.seconds_per_token)
 
     def take_status(self, status: int) -> None:
-        """A request was answered so."""
+        """Count an answer with this status."""
         if status in _REJECTED:
             self._rejections.labels(**self._labels, reason=_REJECTED[status]).inc()
 

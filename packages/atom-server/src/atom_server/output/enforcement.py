@@ -11,7 +11,7 @@ from atom_server.output import harmony
 from atom_server.output.bare_keys_grammar import bare_keys_arguments
 from atom_server.output.notation import BareKeysStyle, CallNotation, TaggedStyle
 from atom_server.output.tagged_grammar import tagged_arguments
-from atom_server.schemas.tools import Tool
+from atom_server.schemas.fields.tools import Tool
 
 Format = dict[str, Any]
 # In one turn, where nothing but calls may come: a model could go on for ever.
@@ -77,7 +77,7 @@ def constraint_format(params: StructuredOutputParams) -> Format | None:
 
 
 def as_constraint(form: Format) -> StructuredOutputParams:
-    """For the engine."""
+    """A structural tag, as the engine takes it."""
     return StructuredOutputParams(structural_tag={"type": "structural_tag", "format": form})
 
 

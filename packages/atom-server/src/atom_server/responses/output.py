@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from atom_server.answers.tool_messages import CallIds
+from atom_server.generation.reply_reader import CallIds
 from atom_server.output.parts import Part
 
 _ITEM_OF = {"content": "message", "reasoning": "reasoning", "name": "function_call", "arguments": "function_call"}
@@ -23,7 +23,7 @@ class OutputWriter:
         call_ids: makes the ids of calls.
 
     Attributes:
-        items: so far.
+        items: the items so far.
     """
 
     def __init__(self, event: Callable[..., bytes], call_ids: CallIds) -> None:

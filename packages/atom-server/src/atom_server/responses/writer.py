@@ -12,10 +12,10 @@ import msgspec
 from atom_core import CompletionLogprobs, Tokenizer
 from atom_server.answers.logprobs import chat_logprobs
 from atom_server.answers.streaming import named_event
-from atom_server.answers.tool_messages import ReplyReader
 from atom_server.errors import APIError, as_api_error
 from atom_server.generation.collect import Collected
 from atom_server.generation.generation import Generation
+from atom_server.generation.reply_reader import ReplyReader
 from atom_server.output.parts import Part
 from atom_server.responses.output import OutputWriter
 from atom_server.schemas.create_response import CreateResponseRequest
@@ -154,5 +154,5 @@ def _usage(generation: Generation) -> dict[str, Any]:
 
 
 def _error_code(error: APIError) -> str:
-    """In the words that OpenAI has for a response that failed."""
+    """The code that OpenAI has for a response that failed so."""
     return "invalid_prompt" if error.status < 500 else "server_error"

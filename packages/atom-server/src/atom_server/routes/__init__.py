@@ -5,15 +5,30 @@ from atom_server.routes import (
     chat_completions,
     completions,
     embeddings,
+    health,
     messages,
     metrics,
+    models,
     responses,
     scores,
-    server,
+    server_info,
     tokens,
 )
 
-_MODULES = (admin, chat_completions, completions, embeddings, messages, metrics, responses, scores, server, tokens)
+_MODULES = (
+    admin,
+    chat_completions,
+    completions,
+    embeddings,
+    health,
+    messages,
+    metrics,
+    models,
+    responses,
+    scores,
+    server_info,
+    tokens,
+)
 ROUTERS = tuple(module.router for module in _MODULES)
 
 __all__ = ["ROUTERS"]

@@ -1,4 +1,4 @@
-"""What every route with a body begins with."""
+"""`accepted`: the first steps of every route with a body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from atom_server.access.guard import caller_of
 from atom_server.bodies.body import decode_json_object, ignored_header, parse_object, read_body
-from atom_server.schemas.strict_model import RequestOfModel
+from atom_server.schemas.fields.strict_model import RequestOfModel
 from atom_server.state import ServerState, server_state
 
 Schema = TypeVar("Schema", bound=RequestOfModel)

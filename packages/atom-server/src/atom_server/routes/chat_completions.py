@@ -12,18 +12,18 @@ from starlette.responses import Response
 from atom_core import CompletionLogprobs, Tokenizer
 from atom_server.answers.logprobs import by_id, by_text, chat_logprobs, prompt_logprobs
 from atom_server.answers.streaming import EventStream, event
-from atom_server.answers.tool_messages import DeltaWriter, ReplyReader, message_of
+from atom_server.answers.tool_messages import DeltaWriter, message_of
 from atom_server.answers.whole_answer import encoded, packed
 from atom_server.bodies.body import naming_ignored
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import Collected, collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.generation.reply_plan import ReplyPlan, encode_chat, plan_reply
+from atom_server.generation.reply_reader import ReplyReader
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
-from atom_server.schemas.chat import ChatCompletionRequest
-from atom_server.schemas.responses import (
+from atom_server.schemas.answers import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -31,6 +31,7 @@ from atom_server.schemas.responses import (
     ChatLogprobs,
     Delta,
 )
+from atom_server.schemas.chat import ChatCompletionRequest
 
 router = APIRouter(tags=["chat"])
 

@@ -11,15 +11,15 @@ from starlette.responses import Response
 from atom_server.answers.streaming import EventStream, event
 from atom_server.answers.text_writer import TextWriter
 from atom_server.answers.whole_answer import encoded, packed
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
+from atom_server.schemas.answers import TextChoice, TextCompletion
 from atom_server.schemas.completions import CompletionRequest
-from atom_server.schemas.responses import TextChoice, TextCompletion
 
 router = APIRouter(tags=["completions"])
 

@@ -15,15 +15,15 @@ from starlette.responses import Response
 
 from atom_core import SamplingParams
 from atom_core.engine.embedding_model import shortened
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
-from atom_server.schemas.unsupported import refuse_unsupported
+from atom_server.schemas.fields.unsupported import refuse_unsupported
 
 router = APIRouter(tags=["embeddings"])
 

@@ -10,15 +10,15 @@ from starlette.responses import Response
 
 from atom_server.answers.message_writer import MessageWriter
 from atom_server.answers.streaming import EventStream
-from atom_server.answers.tool_messages import ReplyReader, read_whole
 from atom_server.answers.whole_answer import encoded
 from atom_server.bodies.body import naming_ignored
 from atom_server.bodies.client_names import MESSAGES, named_as
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation
 from atom_server.generation.reply_plan import encode_chat, plan_reply
+from atom_server.generation.reply_reader import ReplyReader, read_whole
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.messages import CountTokensRequest, MessagesRequest

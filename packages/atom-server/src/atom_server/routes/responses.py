@@ -13,9 +13,9 @@ from atom_server.answers.streaming import EventStream
 from atom_server.answers.whole_answer import written
 from atom_server.bodies.body import naming_ignored
 from atom_server.bodies.client_names import RESPONSES, named_as
+from atom_server.connections.disconnect import cancel_all, until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
-from atom_server.generation.disconnect import cancel_all, until_disconnect
 from atom_server.generation.generation import Generation
 from atom_server.generation.reply_plan import encode_chat, plan_reply
 from atom_server.responses.run import ResponseRun

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from atom_core import SamplingParams
 from atom_core.engine.inputs.checked_prompts import beside_the_loop
 from atom_core.engine.inputs.validation import prompt_too_long
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import Collected, collect
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import PromptTokens, encode_texts
 from atom_server.routes.accepted import accepted
@@ -90,7 +90,7 @@ async def _score(
 
 
 def mean_probability(choice: Collected, num_judged: int) -> float:
-    """The geometric mean of the probabilities of the last `num_judged` tokens, whose records it drops."""
+    """The geometric mean of the probabilities of the last `num_judged` tokens. Their records are dropped."""
     logprobs = [entry.logprob for entry in choice.prompt_logprobs[-num_judged:]]
     choice.prompt_logprobs.clear()  # millions of records are freed here rather than on the event loop
     return math.exp(sum(logprobs) / len(logprobs))

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core.tokenization.text_threads import PIECE_TOKENS
+from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.generation.disconnect import until_disconnect
 from atom_server.prompts.conversation import encode_messages
 from atom_server.prompts.texts import decode_tokens, encode_texts, text_threads
 from atom_server.routes.accepted import accepted

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from atom_server.schemas.strict_model import RequestOfModel
+from atom_server.schemas.fields.strict_model import RequestOfModel
 
 RequestId = Annotated[str, Field(min_length=1, max_length=128)]
 

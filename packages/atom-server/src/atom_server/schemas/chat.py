@@ -9,9 +9,9 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from atom_core import SamplingParams
 from atom_core.engine.inputs.validation import MAX_LOGPROBS
-from atom_server.schemas.sampling import MAX_TOKENS, GenerationRequest
-from atom_server.schemas.strict_model import OpenModel
-from atom_server.schemas.tools import MAX_TOOLS, AllowedToolsChoice, NamedToolChoice, Tool, ToolChoice
+from atom_server.schemas.fields.sampling import MAX_TOKENS, GenerationRequest
+from atom_server.schemas.fields.strict_model import OpenModel
+from atom_server.schemas.fields.tools import MAX_TOOLS, AllowedToolsChoice, NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
 MAX_DOCUMENTS = 1024

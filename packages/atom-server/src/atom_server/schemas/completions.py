@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from atom_core.engine.inputs.validation import MAX_LOGPROBS
-from atom_server.schemas.model_request import MAX_INTEGER
-from atom_server.schemas.sampling import GenerationRequest
+from atom_server.schemas.fields.model_request import MAX_INTEGER
+from atom_server.schemas.fields.sampling import GenerationRequest
 
 MAX_PROMPTS = 2048
 

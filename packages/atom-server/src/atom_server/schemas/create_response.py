@@ -11,11 +11,11 @@ from atom_core.engine.inputs.validation import MAX_LOGPROBS
 from atom_server.bodies.body import parse_object
 from atom_server.errors import unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
-from atom_server.schemas.model_request import at_most
+from atom_server.schemas.fields.model_request import at_most
+from atom_server.schemas.fields.sampling import MAX_TOKENS
+from atom_server.schemas.fields.strict_model import OpenModel, RequestOfModel, StrictModel
+from atom_server.schemas.fields.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
 from atom_server.schemas.response_items import Item, chat_messages, typed_items
-from atom_server.schemas.sampling import MAX_TOKENS
-from atom_server.schemas.strict_model import OpenModel, RequestOfModel, StrictModel
-from atom_server.schemas.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
 
 LOGPROBS = "message.output_text.logprobs"
 _SAME_IN_CHATS = ("model", "temperature", "top_p", "top_k", "seed", "parallel_tool_calls", "thinking_token_budget")

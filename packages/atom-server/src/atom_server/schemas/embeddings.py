@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from atom_server.schemas.completions import Prompts
-from atom_server.schemas.model_request import MAX_INTEGER, PromptRequest
+from atom_server.schemas.fields.model_request import MAX_INTEGER, PromptRequest
 
 
 class EmbeddingRequest(PromptRequest):

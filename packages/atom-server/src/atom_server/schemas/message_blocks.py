@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from atom_server.schemas.chat import TextOrParts
-from atom_server.schemas.strict_model import OpenModel
+from atom_server.schemas.fields.strict_model import OpenModel
 
 MAX_BLOCKS = 4096
 ToolUseId = Annotated[str, Field(min_length=1, max_length=256)]

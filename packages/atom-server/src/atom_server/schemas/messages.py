@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from atom_server.bodies.body import parse_object
 from atom_server.errors import APIError, unsupported
 from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, TextPart, text_of_parts
+from atom_server.schemas.fields.sampling import MAX_TOKENS, StopStrings
+from atom_server.schemas.fields.strict_model import OpenModel, RequestOfModel, StrictModel
+from atom_server.schemas.fields.tools import MAX_TOOLS, FunctionName
 from atom_server.schemas.message_blocks import InputMessage, chat_messages
-from atom_server.schemas.sampling import MAX_TOKENS, StopStrings
-from atom_server.schemas.strict_model import OpenModel, RequestOfModel, StrictModel
-from atom_server.schemas.tools import MAX_TOOLS, FunctionName
 
 
 def _text_of_system(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from atom_server.schemas.strict_model import OpenModel
+from atom_server.schemas.fields.strict_model import OpenModel
 
 _TextType = Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
 _TEXT_PARTS = get_args(_TextType)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, Field
 
 from atom_server.errors import APIError
-from atom_server.schemas.model_request import MAX_INTEGER, ModelRequest, as_list
+from atom_server.schemas.fields.model_request import MAX_INTEGER, ModelRequest, as_list
 
 MAX_TEXTS = 2048
 

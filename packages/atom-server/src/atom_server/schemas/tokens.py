@@ -8,9 +8,9 @@ from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from atom_server.errors import APIError
 from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
-from atom_server.schemas.model_request import MAX_INTEGER
-from atom_server.schemas.sampling import TokenId
-from atom_server.schemas.strict_model import RequestOfModel
+from atom_server.schemas.fields.model_request import MAX_INTEGER
+from atom_server.schemas.fields.sampling import TokenId
+from atom_server.schemas.fields.strict_model import RequestOfModel
 
 # As many values as a body may hold.
 MAX_TOKENS = 2**19

@@ -10,6 +10,7 @@ import torch
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.cache.tensors import allocate_caches
+from atom_core.worker.devices.protocol import WorkerDevice
 from atom_core.worker.graphs.plan import GraphPlan, plan_graphs
 from atom_core.worker.model.dummy_steps import largest_step, run_step
 from atom_core.worker.model.early_compilation import compile_prompts
@@ -54,12 +55,14 @@ def count_weights_per_token(config: EngineConfig, model: EngineModel) -> int:
     return torch.cuda.memory_allocated() // getattr(torch, config.model.dtype).itemsize - model.num_idle_weights
 
 
-def measure_memory(config: EngineConfig, model: EngineModel, pages: CachePages, weights_per_token: int) -> DeviceMemory:
+def measure_memory(
+    config: EngineConfig, model: EngineModel, pages: CachePages, weights_per_token: int, *, device: WorkerDevice
+) -> DeviceMemory:
     """Run the largest step once on dummy tokens, over a cache of two blocks; that also compiles prompts' kernels."""
     free, total = torch.cuda.mem_get_info()
     reserved, weights = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     # Not one: kernels would be compiled for a cache whose blocks have no distance.
-    caches = allocate_caches(model.all_mixers, pages, 2, config.device, num_slots=2)
+    caches = allocate_caches(model.all_mixers, pages, 2, device, num_slots=2)
     paged = model.with_caches(caches, [group.layers for group in pages.groups])
     compile_prompts(config, paged)
     torch.cuda.reset_peak_memory_stats()
@@ -89,7 +92,7 @@ def graph_bytes(plan: GraphPlan, vocab_size: int, token_bytes: int) -> int:
 
     All share the memory of the largest, which is theirs alone: logits, twice, and `token_bytes` of activations a token.
     """
-    shapes = plan.shapes.all if plan.shapes else []
+    shapes = plan.shapes.all
     num_logits = vocab_size * max((shape.num_samples for shape in shapes), default=0)
     num_graphs = len(shapes) + len(plan.piece_sizes)
     return num_graphs * GRAPH_BYTES + 2 * 4 * num_logits + plan.most_tokens * token_bytes

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
+from atom_core.config.devices import traits_of
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.kv_cache import snapshot_places
 from atom_core.worker.cache.pages import CachePages
 from atom_kernels.protocols import Slots, blocks_of_request, longest_request
 
-# A CPU's memory belongs to other programs too: the engine takes no more than this unless asked to.
-CPU_CACHE_CAP = 2 << 30
 # States behind cached prefixes take this part of the memory at most, those of requests twice as much.
 SNAPSHOT_PART = 4
 
@@ -28,12 +28,13 @@ class CacheSize:
     num_slots: int = 0
     num_snapshots: int = 0
 
+    def num_bytes(self, pages: CachePages) -> int:
+        """What it takes."""
+        return self.num_blocks * _block_bytes(pages) + (self.num_slots + self.num_snapshots) * pages.slot_bytes
+
 
 def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSize:
     """Work out the number of blocks, from which all groups of layers draw.
-
-    A number of blocks that was asked for means blocks over all layers, and becomes as many pages as take the same
-    memory.
 
     Args:
         memory: bytes of this rank that the cache may take before `memory_utilization` (a CPU) or after it (a GPU).
@@ -42,57 +43,91 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
         ConfigError: the cache would hold less than one request of `max_model_len` tokens, and that was given, or
             memory is strict; or more than the machine has was asked for.
     """
-    cache, model, groups = config.cache, config.model, pages.specs
-    max_model_len, max_num_seqs = model.max_model_len, config.scheduler.max_num_seqs
-    step_tokens = config.scheduler.max_num_batched_tokens
-    # A model without attention layers has pages of no bytes.
-    block_bytes = max(pages.page_bytes, 1)
-    all_layers_bytes = pages.token_bytes * cache.block_size or block_bytes
-    choices: list[str] = []
-    on_cpu, cap = config.device == "cpu", CPU_CACHE_CAP // config.parallel.tensor_parallel_size
-    blocks_of_one = blocks_of_request(groups, max_model_len, cache.block_size, step_tokens)
+    size = _size_before_limits(config, pages, memory)
+    if traits_of(config.device).overcommits:
+        _check_fits(config, size.num_bytes(pages), memory)
+    capacity = _capacity(config, pages, size.num_blocks)
+    choices = [*size.choices]
+    if capacity < size.max_model_len:
+        choices.append(
+            f"max_model_len = {capacity}: the most that the KV cache can hold (the model takes {size.max_model_len})"
+        )
+    choices += _choices_of_states(config, pages, size)
+    return replace(size, max_model_len=min(size.max_model_len, capacity), choices=tuple(choices))
+
+
+def _block_bytes(pages: CachePages) -> int:
+    """A model without attention layers has pages of no bytes."""
+    return max(pages.page_bytes, 1)
+
+
+def _size_before_limits(config: EngineConfig, pages: CachePages, memory: int) -> CacheSize:
+    """As many blocks and slots as were asked for, or as the memory holds; any request fits, whatever its length."""
+    cache, max_num_seqs, block_bytes = config.cache, config.scheduler.max_num_seqs, _block_bytes(pages)
+    longest, cap = config.model.max_model_len, traits_of(config.device).cache_cap
+    cap = None if cap is None else cap // config.parallel.tensor_parallel_size
     if cache.num_blocks is not None:
+        # Blocks over all layers become as many pages as take the same memory.
+        num_blocks = cache.num_blocks * (pages.token_bytes * cache.block_size or block_bytes) // block_bytes
         num_slots = _num_slots(pages, 2 * memory, max_num_seqs)
-        num_blocks = cache.num_blocks * all_layers_bytes // block_bytes
         left = memory - num_slots * pages.slot_bytes - num_blocks * block_bytes
-        num_snapshots = _num_snapshots(config, pages, min(left, cap if on_cpu else memory))
-    elif cache.memory_bytes is not None:
-        num_slots = _num_slots(pages, cache.memory_bytes, max_num_seqs)
-        num_snapshots = _num_snapshots(config, pages, cache.memory_bytes)
-        num_blocks = (cache.memory_bytes - (num_slots + num_snapshots) * pages.slot_bytes) // block_bytes
-    else:
-        budget = min(int(memory * cache.memory_utilization), cap) if on_cpu else memory
-        num_slots = _num_slots(pages, budget, max_num_seqs)
-        num_snapshots = _num_snapshots(config, pages, budget)
-        budget -= (num_slots + num_snapshots) * pages.slot_bytes
-        num_blocks = min(budget // block_bytes, max_num_seqs * blocks_of_one)
-        size = f"{num_blocks * block_bytes / (1 << 30):.2f} GiB, {_held(num_blocks, len(groups), cache.block_size)}"
-        why = f"what {max_num_seqs} requests can need, within {cap / (1 << 30):g} GiB" if on_cpu else "the memory left"
-        choices.append(f"num_kv_blocks = {num_blocks} ({size}): {why}")
-    if on_cpu:
-        _check_fits(config, num_blocks * block_bytes + (num_slots + num_snapshots) * pages.slot_bytes, memory)
+        num_snapshots = _num_snapshots(config, pages, left if cap is None else min(left, cap))
+        return CacheSize(num_blocks, longest, (), num_slots, num_snapshots)
+    budget = cache.memory_bytes
+    if budget is None:
+        budget = memory if cap is None else min(int(memory * cache.memory_utilization), cap)
+    num_slots, num_snapshots = _num_slots(pages, budget, max_num_seqs), _num_snapshots(config, pages, budget)
+    num_blocks = (budget - (num_slots + num_snapshots) * pages.slot_bytes) // block_bytes
+    if cache.memory_bytes is not None:
+        return CacheSize(num_blocks, longest, (), num_slots, num_snapshots)
+    num_blocks = min(num_blocks, max_num_seqs * _blocks_of_one(config, pages))
+    held = _held(num_blocks, len(pages.specs), cache.block_size)
+    within = "the memory left" if cap is None else f"what {max_num_seqs} requests can need, within {_gib(cap, 'g')}"
+    choice = f"num_kv_blocks = {num_blocks} ({_gib(num_blocks * block_bytes)}, {held}): {within}"
+    return CacheSize(num_blocks, longest, (choice,), num_slots, num_snapshots)
+
+
+def _blocks_of_one(config: EngineConfig, pages: CachePages) -> int:
+    """Blocks that the longest request takes."""
+    step_tokens = config.scheduler.max_num_batched_tokens
+    return blocks_of_request(pages.specs, config.model.max_model_len, config.cache.block_size, step_tokens)
+
+
+def _capacity(config: EngineConfig, pages: CachePages, num_blocks: int) -> int:
+    """Tokens of the longest request that so many blocks hold, up to what the model takes.
+
+    Raises:
+        ConfigError: that is not even two, or less than was asked for.
+    """
+    cache, model = config.cache, config.model
     capacity = longest_request(
-        groups, num_blocks, cache.block_size, step_tokens=step_tokens, limit=max(max_model_len, 2)
+        *(pages.specs, num_blocks, cache.block_size),
+        step_tokens=config.scheduler.max_num_batched_tokens,
+        limit=max(model.max_model_len, 2),
     )
-    if capacity < 2 or (capacity < max_model_len and (model.max_model_len_given or cache.strict_memory)):
+    is_strict = model.max_model_len_given or cache.strict_memory
+    if capacity < 2 or (capacity < model.max_model_len and is_strict):
+        needed = _blocks_of_one(config, pages) * _block_bytes(pages)
         raise ConfigError(
             f"the KV cache is too small for one request: {num_blocks} blocks of {cache.block_size} tokens "
-            f"hold {capacity}, max_model_len is {max_model_len} "
-            f"and takes {blocks_of_one * block_bytes / (1 << 20):.1f} MiB: "
+            f"hold {capacity}, max_model_len is {model.max_model_len} and takes {needed / (1 << 20):.1f} MiB: "
             "give more kv_cache_memory or num_kv_blocks, or a smaller max_model_len"
         )
-    if capacity < max_model_len:
-        choices.append(
-            f"max_model_len = {capacity}: the most that the KV cache can hold (the model takes {max_model_len})"
-        )
-    if pages.slot_bytes:
-        size = f"{num_slots * pages.slot_bytes / (1 << 30):.2f} GiB"
-        choices.append(f"num_slots = {num_slots} ({size}): states of as many requests, within half of the memory")
-    if pages.slot_bytes and cache.enable_prefix_caching:
-        size = f"{num_snapshots * pages.slot_bytes / (1 << 30):.2f} GiB"
-        found = "states behind cached prefixes" if num_snapshots else "no prefix is found"
-        choices.append(f"num_snapshots = {num_snapshots} ({size}): {found}, within a quarter of the memory")
-    return CacheSize(num_blocks, min(max_model_len, capacity), tuple(choices), num_slots, num_snapshots)
+    return capacity
+
+
+def _choices_of_states(config: EngineConfig, pages: CachePages, size: CacheSize) -> Iterator[str]:
+    """A line for the slots of requests, and one for those of prefixes, where layers keep states."""
+    if not pages.slot_bytes:
+        return
+    held, of_whom = _gib(size.num_slots * pages.slot_bytes), "states of as many requests"
+    if pages.slots_each > 1:
+        of_whom = f"states of {size.num_slots // pages.slots_each} requests, one and one for each draft"
+    yield f"num_slots = {size.num_slots} ({held}): {of_whom}, within half of the memory"
+    if config.cache.enable_prefix_caching:
+        held = _gib(size.num_snapshots * pages.slot_bytes)
+        found = "states behind cached prefixes" if size.num_snapshots else "no prefix is found"
+        yield f"num_snapshots = {size.num_snapshots} ({held}): {found}, within a quarter of the memory"
 
 
 def _check_fits(config: EngineConfig, num_bytes: int, memory: int) -> None:
@@ -118,15 +153,21 @@ def _num_slots(pages: CachePages, memory: int, max_num_seqs: int) -> int:
     """Slots for `max_num_seqs` requests, or for as many as have their states in half of `memory`."""
     if not pages.slot_bytes:
         return 0
-    num_slots = min(max_num_seqs, memory // 2 // pages.slot_bytes)
-    if num_slots < 1:
+    bytes_of_one = pages.slots_each * pages.slot_bytes
+    num_requests = min(max_num_seqs, memory // 2 // bytes_of_one)
+    if num_requests < 1:
+        or_fewer = " or propose fewer drafts" if pages.slots_each > 1 else ""
         raise ConfigError(
-            f"the KV cache is too small: the states of one request take {pages.slot_bytes / (1 << 20):.1f} MiB, and "
-            f"may take half of {memory / (1 << 20):.1f} MiB: give more memory"
+            f"the KV cache is too small: the states of one request take {bytes_of_one / (1 << 20):.1f} MiB, and "
+            f"may take half of {memory / (1 << 20):.1f} MiB: give more memory{or_fewer}"
         )
-    return num_slots
+    return num_requests * pages.slots_each
 
 
 def _held(num_blocks: int, num_groups: int, block_size: int) -> str:
     tokens = f"{num_blocks * block_size // num_groups} tokens"
     return tokens if num_groups == 1 else f"{tokens} in {num_groups} groups of layers, more behind windows"
+
+
+def _gib(size: int, form: str = ".2f") -> str:
+    return f"{size / (1 << 30):{form}} GiB"

@@ -48,6 +48,11 @@ class PieceGraphs:
             logger.info("captured pieces for %d numbers of tokens in %s", len(self._sizes), self._cost.describe())
         return True
 
+    def forget(self) -> None:
+        """Let go of what was captured, and capture no more: no step has pieces."""
+        self._sizes = []
+        self._captured.clear()
+
     def shape_of(self, rows: StepRows) -> GraphShape | None:
         """The shape to which a step is padded; None where its size is not captured, or there is none.
 

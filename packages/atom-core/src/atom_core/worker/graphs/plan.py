@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
@@ -15,20 +15,19 @@ class GraphPlan:
     """What is captured.
 
     Attributes:
-        shapes: the shapes of whole steps; None captures no step whole.
+        shapes: the shapes of whole steps.
         piece_sizes: tokens of the steps that are captured between attention layers.
         choices: a line for each value that was chosen for the user.
     """
 
-    shapes: GraphShapes | None = None
+    shapes: GraphShapes = field(default_factory=GraphShapes)
     piece_sizes: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
 
     @property
     def most_tokens(self) -> int:
         """Tokens of the largest captured step; 0 if none is captured."""
-        sizes = [shape.num_tokens for shape in self.shapes.all] if self.shapes else []
-        return max([*sizes, *self.piece_sizes], default=0)
+        return max([*(shape.num_tokens for shape in self.shapes.all), *self.piece_sizes], default=0)
 
 
 def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int) -> GraphPlan:
@@ -52,7 +51,7 @@ def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int
     allowed = model.captures_prompts and not config.compile.batch_invariant
     whole = tuple(size for size in tokens if size <= MOST_WHOLE) if allowed else ()
     if mode == "piecewise":
-        shapes, pieces = None, tuple(sorted({*decode_sizes, *tokens}))
+        shapes, pieces = GraphShapes(), tuple(sorted({*decode_sizes, *tokens}))
     else:
         shapes = GraphShapes(decode_sizes, whole, draft_shapes=_draft_shapes(config))
         pieces = () if mode == "full" else tokens

@@ -43,7 +43,7 @@ class GraphShape:
 
 
 class GraphShapes:
-    """The shapes that an engine captures.
+    """The shapes that an engine captures; none without arguments.
 
     Args:
         decode_sizes: requests of decodes.
@@ -57,7 +57,7 @@ class GraphShapes:
 
     def __init__(
         self,
-        decode_sizes: Sequence[int],
+        decode_sizes: Sequence[int] = (),
         prompt_sizes: Sequence[int] = (),
         prompt_reqs: int = PROMPT_REQS,
         draft_shapes: Sequence[GraphShape] = (),

@@ -59,10 +59,10 @@ class StepGraphs:
         self._models: dict[GraphShape, Captured] = {}
         self._samplers: dict[tuple[GraphShape, bool], Captured] = {}
         self._drafters: dict[tuple[GraphShape, int], Captured] = {}
-        self._sampled = torch.zeros(max(shape.num_tokens for shape in shapes.all), dtype=torch.int64)
+        self._sampled = torch.zeros(max((shape.num_tokens for shape in shapes.all), default=0), dtype=torch.int64)
         self._sampled = self._sampled.to(inputs.device)
         # The drafts that each request has room for, and what of it the device has.
-        self._numbers = np.zeros(max(shape.num_reqs for shape in shapes.all), dtype=np.int64)
+        self._numbers = np.zeros(max((shape.num_reqs for shape in shapes.all), default=0), dtype=np.int64)
         self._device_numbers = torch.from_numpy(self._numbers).to(inputs.device, copy=True)
         self._cost = CaptureCost()
 
@@ -73,14 +73,20 @@ class StepGraphs:
 
     def capture_next(self) -> bool:
         """Capture the largest shape that is left, since smaller ones fit into its memory; False where none is left."""
-        shape = next((shape for shape in self._shapes.all if shape not in self._models), None)
-        if shape is None:
+        if len(self._models) == len(self._shapes.all):
             return False
+        shape = next(shape for shape in self._shapes.all if shape not in self._models)
         with self._cost.count():
             self._capture_shape(shape)
         if len(self._models) == len(self._shapes.all):
             logger.info("captured graphs of %d batch shapes in %s", len(self._models), self._cost.describe())
         return True
+
+    def forget(self) -> None:
+        """Let go of what was captured, and capture no more: no step has a graph."""
+        self._shapes = GraphShapes()
+        for captured in (self._models, self._samplers, self._drafters):
+            captured.clear()
 
     def replay_model(self, shape: GraphShape) -> tuple[torch.Tensor, ...]:
         """What `run_model` gives, of the batch that the inputs were filled with: logits of `shape.num_samples` rows."""

@@ -17,6 +17,7 @@ import torch
 
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
+from atom_core.worker.devices.factory import device_of
 from atom_models.layers.mixers.mixer import MIX_OPERATOR
 
 EAGER, TRACED, WHOLE, PIECEWISE = range(4)
@@ -68,13 +69,12 @@ def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:
 
 
 def _key(config: EngineConfig, rank: int) -> str:
-    device = torch.cuda.get_device_name() if config.device != "cpu" else torch.backends.cpu.get_cpu_capability()
     model, compiled = config.model, config.compile
     facts = [
         *(str(part) for part in (model.architecture, model.dtype, model.max_model_len, config.cache, compiled)),
         _digest([model.path / "config.json"]),
         f"rank {rank} of {config.parallel.tensor_parallel_size}",
-        device,
+        device_of(config.device).describe(),
         torch.__version__,
         version("triton") if find_spec("triton") else "no triton",
         *(_digest(sorted(_folder_of(package).rglob("*.py"))) for package in OUR_SOURCES),

@@ -19,17 +19,24 @@ class EngineDraft:
 
     Attributes:
         model: what guesses.
-        mixers: by name, each with its `plan`; no name is one of the other model's.
+        mixers: by the name under which the engine keeps their caches, each with its `plan`; no name is one of the
+            other model's.
+        prefix: what these names begin with, before those that the layers have themselves: a whole model may have the
+            same as the other one.
         cached: the mixers over their caches.
     """
 
     model: DraftModel
     mixers: Mapping[str, Any]
+    prefix: str = ""
     cached: CachedMixers = field(default_factory=CachedMixers)
 
     def with_caches(self, kv_caches: Mapping[str, Caches], groups: Sequence[Sequence[str]]) -> EngineDraft:
         """See `EngineModel.with_caches`."""
-        return replace(self, cached=CachedMixers.over(self.mixers, kv_caches, groups))
+        own_caches = {self._own(name): kv_caches[name] for name in self.mixers}
+        own_groups = [[self._own(name) for name in group if name in self.mixers] for group in groups]
+        own_mixers = {self._own(name): mixer for name, mixer in self.mixers.items()}
+        return replace(self, cached=CachedMixers.over(own_mixers, own_caches, own_groups))
 
     def forward(
         self,
@@ -43,8 +50,26 @@ class EngineDraft:
         with self.cached.attending(geometries):
             return self.model.forward(input_ids, positions, features_TD, step)
 
+    def keep(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        features_TD: torch.Tensor,
+        geometries: Sequence[BatchGeometry],
+    ) -> None:
+        """Write what is kept of the tokens of decodes, of which nothing else is wanted; see `DraftModel.keep`."""
+        if len(self.mixers) == 1 and all(geometry.max_query_len == 1 for geometry in geometries):
+            # Nobody reads what the only attention gives, so it may as well see nothing: keys are long to read.
+            geometries = [replace(each, seq_lens=torch.ones_like(each.seq_lens)) for each in geometries]
+        with self.cached.attending(geometries):
+            self.model.keep(input_ids, positions, features_TD)
+
     def guess(self, features_nD: torch.Tensor) -> torch.Tensor:
         """The most likely tokens by what `forward` gave, int64 ``[n]`` in the ids of the model that generates."""
         ids = self.model.compute_logits(features_nD).argmax(dim=-1)
         target_ids = self.model.target_ids
         return ids if target_ids is None else target_ids[ids]
+
+    def _own(self, name: str) -> str:
+        """The name that a layer has itself."""
+        return name.removeprefix(self.prefix)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from atom_core.config.sections import EngineConfig
-from atom_core.host_memory import available_memory
-from atom_core.worker.cache.device_memory import count_weights_per_token, measure_memory
 from atom_core.worker.cache.pages import CachePages, plan_pages
 from atom_core.worker.cache.size import CacheSize, size_cache
 from atom_core.worker.cache.states import StateSlots
 from atom_core.worker.cache.tensors import allocate_caches
+from atom_core.worker.devices.protocol import WorkerDevice
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.ranks.protocol import WorkerRanks
 
@@ -29,7 +27,7 @@ class LoadReport:
         pages: how the model's layers share the cache.
         size: the size of the cache.
         state_slots: the states of layers that keep one a request.
-        weights_per_token: about how many each token is multiplied by; 0 on a CPU, which does not need it.
+        weights_per_token: about how many each token is multiplied by; 0 where nothing asks for it.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
     """
@@ -42,7 +40,9 @@ class LoadReport:
     choices: tuple[str, ...]
 
 
-def load_with_cache(config: EngineConfig, load_model: LoadModel, ranks: WorkerRanks) -> tuple[EngineModel, LoadReport]:
+def load_with_cache(
+    config: EngineConfig, load_model: LoadModel, ranks: WorkerRanks, *, device: WorkerDevice
+) -> tuple[EngineModel, LoadReport]:
     """Load the weights, measure the memory, allocate the cache, which has the same size on all ranks.
 
     Raises:
@@ -52,35 +52,25 @@ def load_with_cache(config: EngineConfig, load_model: LoadModel, ranks: WorkerRa
     model = load_model(config, ranks)
     times.append(time.perf_counter())
     pages = plan_pages(model.all_mixers, config.model.max_model_len)
-    choices = list(_attended_without_a_kernel(model))
-    if config.device == "cpu":
-        free, weights_per_token = available_memory(), 0
-        # Ranks share the host's memory.
-        memory = sys.maxsize if free is None else free // ranks.size
-    else:
-        # Agreed, since it decides which steps are captured, and so to how many tokens they are padded.
-        weights_per_token = ranks.smallest(count_weights_per_token(config, model))
-        measured = measure_memory(config, model, pages, weights_per_token)
-        memory = measured.for_cache
-        choices.append(measured.describe())
+    free = device.free_memory(config, model, pages, ranks=ranks)
     times.append(time.perf_counter())
-    size = size_cache(config, pages, ranks.smallest(memory))
+    size = size_cache(config, pages, ranks.smallest(free.num_bytes))
     num_slots = size.num_slots + size.num_snapshots
-    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, config.device, num_slots=num_slots)
+    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, device, num_slots=num_slots)
     in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
     times.append(time.perf_counter())
     report = LoadReport(
         pages=pages,
         size=size,
         state_slots=StateSlots([tensor for name in in_slots for tensor in caches[name]]),
-        weights_per_token=weights_per_token,
+        weights_per_token=free.weights_per_token,
         timings={
             name: after - before
             for name, before, after in zip(
                 ("load weights", "measure memory", "allocate cache"), times[:-1], times[1:], strict=True
             )
         },
-        choices=(*choices, *size.choices),
+        choices=(*_attended_without_a_kernel(model), *free.choices, *size.choices),
     )
     return model.with_caches(caches, [group.layers for group in pages.groups]), report
 

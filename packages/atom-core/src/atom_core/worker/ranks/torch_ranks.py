@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-_BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+from atom_core.worker.devices.factory import device_of
 
 
 class TorchRanks:
@@ -19,10 +19,10 @@ class TorchRanks:
 
     def __init__(self, store_path: str, rank: int, size: int, *, device: str) -> None:
         self.rank, self.size = rank, size
-        if device == "cuda":
-            torch.cuda.set_device(rank)
+        own = device_of(device)
+        own.take(rank)
         store = dist.FileStore(store_path, size)  # pyright: ignore[reportPrivateImportUsage]
-        dist.init_process_group(_BACKENDS[device], store=store, rank=rank, world_size=size)
+        dist.init_process_group(own.collectives, store=store, rank=rank, world_size=size)
         self._name = dist.group.WORLD.group_name  # type: ignore[union-attr]
         # NCCL connects at the first call, which must not happen while a graph is captured.
         self.all_reduce(torch.zeros(1, device=device))

@@ -146,21 +146,24 @@ def report(
     """
     requests, first, first_draft = [], 0, sum(scheduled.num_samples for scheduled in step.scheduled)
     for index, scheduled in enumerate(step.scheduled):
-        samples = range(first, first + scheduled.num_samples)
-        accepted = [place for place in samples if token_ids[place] != -1]
+        last = first + scheduled.num_samples
+        accepted = token_ids[first:last]
+        if -1 in accepted:
+            del accepted[accepted.index(-1) :]
         next_drafts: tuple[int, ...] = ()
         if number := scheduled.num_next_drafts:
             next_drafts = tuple(token_ids[first_draft : first_draft + number])
             first_draft += number
+        judged = [logprobs[place] for place in range(first, first + len(accepted))] if first in logprobs else None
         requests.append(
             RequestStepOutput(
                 scheduled.request_id,
-                [token_ids[place] for place in accepted],
-                [logprobs[place] for place in accepted] if accepted and first in logprobs else None,
+                accepted,
+                judged if accepted else None,
                 prompt_logprobs.get(index),
                 embeddings.get(index),
                 next_drafts,
             )
         )
-        first = samples.stop
+        first = last
     return ModelOutput(step.step_id, requests)

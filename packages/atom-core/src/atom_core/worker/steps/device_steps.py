@@ -16,7 +16,7 @@ from atom_core.worker.drafting.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.plan import plan_graphs
-from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
+from atom_core.worker.graphs.shapes import PROMPT_REQS
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model.early_compilation import EarlyCompilation
 from atom_core.worker.model.engine_model import EngineModel, LayerStates
@@ -78,30 +78,26 @@ class DeviceSteps:
         self._compilation.compile_ends()
         plan = plan_graphs(config, model, weights_per_token)
         self.choices = plan.choices
-        self._graphs: StepGraphs | None = None
-        self._pieces: PieceGraphs | None = None
-        if plan.piece_sizes:
-            self._pieces = PieceGraphs(self._inputs, model, plan.piece_sizes, capture)
-        if plan.shapes is not None:
-            self._graphs = StepGraphs(
-                self._inputs,
-                # Not a method: graphs that held their holder would keep the model until garbage is collected.
-                run_model=partial(_run_whole, model),
-                draw=partial(_draw, sampler),
-                follow=None if drafter is None else drafter.follow_captured,
-                num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
-                max_num_samples=config.max_num_samples,
-                shapes=plan.shapes,
-                max_seq_len=max_model_len,
-                capture=capture,
-            )
+        self._pieces = PieceGraphs(self._inputs, model, plan.piece_sizes, capture)
+        self._graphs = StepGraphs(
+            self._inputs,
+            # Not a method: graphs that held their holder would keep the model until garbage is collected.
+            run_model=partial(_run_whole, model),
+            draw=partial(_draw, sampler),
+            follow=None if drafter is None else drafter.follow_captured,
+            num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
+            max_num_samples=config.max_num_samples,
+            shapes=plan.shapes,
+            max_seq_len=max_model_len,
+            capture=capture,
+        )
 
     def capture_next(self) -> bool:
         """See `Steps`."""
         self.is_preparing = True
         try:
             self._compilation.compile_decodes()
-            return any(graphs is not None and graphs.capture_next() for graphs in (self._pieces, self._graphs))
+            return self._pieces.capture_next() or self._graphs.capture_next()
         except Exception as error:
             self._do_without_graphs(error)
             return False
@@ -116,21 +112,20 @@ class DeviceSteps:
         if rows.num_decodes == rows.num_reqs:
             while self.capture_next():
                 self.num_late_captures += 1
-        graph = None
-        if self._graphs is not None and len(rows.sampling) and not needs_hidden_states:
-            graph = self._graphs.shape_of(rows)
-        return self._inputs.build(rows, graph or self._shape_of_pieces(rows), graph)
+        has_all = len(rows.sampling) > 0 and not needs_hidden_states
+        graph = self._graphs.shape_of(rows) if has_all else None
+        return self._inputs.build(rows, graph or self._pieces.shape_of(rows), graph)
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
-        shape = self._shape_of_pieces(batch.rows)
-        if self._pieces is None or shape is None:
+        shape = self._pieces.shape_of(batch.rows)
+        if shape is None:
             return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
         return self._pieces.replay(batch, shape)
 
     def replay_model(self, batch: ModelInput) -> WholeStep | None:
         """See `Steps`."""
-        if batch.graph is None or self._graphs is None:
+        if batch.graph is None:
             return None
         logits_nV, *states = self._graphs.replay_model(batch.graph)
         logits_nV = batch.of_graph(logits_nV, len(batch.rows.sampling))
@@ -141,7 +136,7 @@ class DeviceSteps:
 
     def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
         """See `Steps`. A row that asks for more than drawing is left to others."""
-        if batch.graph is None or self._graphs is None:
+        if batch.graph is None:
             return None
         states, slots = self._states, batch.rows.sampled_slots
         if any(states.extras[slot] is not None for slot in slots.tolist()):
@@ -151,7 +146,7 @@ class DeviceSteps:
 
     def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
         """See `Steps`. Where requests have unequal numbers, all get the most, and what is too much is left out."""
-        if batch.graph is None or self._graphs is None:
+        if batch.graph is None:
             return None
         wanted = np.array(numbers, dtype=np.int64)
         drafts_WK, most = self._graphs.replay_drafter(batch.graph, sampled_n, wanted, batch.places), int(wanted.max())
@@ -170,10 +165,8 @@ class DeviceSteps:
         if self._graphs_required:
             raise ConfigError(f"a step cannot be captured: {cause}; cudagraph_mode none runs without graphs") from error
         logger.warning("steps run without graphs, since capturing one failed: %s", cause)
-        self._graphs = self._pieces = None
-
-    def _shape_of_pieces(self, rows: StepRows) -> GraphShape | None:
-        return None if self._pieces is None else self._pieces.shape_of(rows)
+        self._graphs.forget()
+        self._pieces.forget()
 
 
 def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,1 @@
+"""What a worker does otherwise on a CPU than on a GPU."""

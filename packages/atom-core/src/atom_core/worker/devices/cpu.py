@@ -1,0 +1,58 @@
+"""`Cpu`: a worker that computes where it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+
+from atom_core.config.sections import EngineConfig
+from atom_core.host_memory import available_memory
+from atom_core.worker.cache.pages import CachePages
+from atom_core.worker.devices.protocol import FreeMemory
+from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.ranks.protocol import WorkerRanks
+from atom_kernels.host_threads.waiting import adapt_waiting
+from atom_kernels.protocols import CacheLayout, Caches
+
+
+class Cpu:
+    """See `WorkerDevice`."""
+
+    collectives = "gloo"
+
+    def take(self, rank: int) -> None:
+        """All ranks share the host."""
+
+    def begin(self, num_threads: int) -> None:
+        """OpenMP counts threads for each thread that starts work, so this must happen in the worker's own."""
+        torch.set_num_threads(num_threads)
+
+    def begin_step(self) -> None:
+        """Let threads wait as suits how busy the cores are."""
+        adapt_waiting()
+
+    def describe(self) -> str:
+        """Its instruction set."""
+        return torch.backends.cpu.get_cpu_capability()
+
+    def free_memory(
+        self, config: EngineConfig, model: EngineModel, pages: CachePages, *, ranks: WorkerRanks
+    ) -> FreeMemory:
+        """A share of the host's free memory; as much as one likes where that is not known."""
+        free = available_memory()
+        return FreeMemory(sys.maxsize if free is None else free // ranks.size)
+
+    def allocate(self, layout: CacheLayout, count: int) -> Caches:
+        """Pages of memory cost nothing before they are first written."""
+        return tuple(_untouched((count, *tensor.shape), tensor.dtype) for tensor in layout.tensors)
+
+    def make_capture(self) -> None:
+        """Nothing is captured."""
+
+
+def _untouched(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    item = getattr(torch, dtype)
+    count = int(np.prod(shape)) * item.itemsize
+    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(item).view(shape)

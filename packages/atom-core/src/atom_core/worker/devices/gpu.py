@@ -1,0 +1,49 @@
+"""`Gpu`: a worker that launches its work on an NVIDIA or AMD GPU."""
+
+from __future__ import annotations
+
+import torch
+
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.cache.device_memory import count_weights_per_token, measure_memory
+from atom_core.worker.cache.pages import CachePages
+from atom_core.worker.devices.protocol import FreeMemory
+from atom_core.worker.graphs.cuda_capture import CudaCapture
+from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.ranks.protocol import WorkerRanks
+from atom_kernels.protocols import CacheLayout, Caches
+
+
+class Gpu:
+    """See `WorkerDevice`. What hosts agree on goes by gloo."""
+
+    collectives = "cpu:gloo,cuda:nccl"
+
+    def take(self, rank: int) -> None:
+        """The GPU of the rank's number."""
+        torch.cuda.set_device(rank)
+
+    def begin(self, num_threads: int) -> None:
+        """The host computes nothing that would take several threads."""
+
+    def begin_step(self) -> None:
+        """Nothing."""
+
+    def describe(self) -> str:
+        """Its name."""
+        return torch.cuda.get_device_name()
+
+    def free_memory(
+        self, config: EngineConfig, model: EngineModel, pages: CachePages, *, ranks: WorkerRanks
+    ) -> FreeMemory:
+        """What the largest step leaves, which is run once."""
+        # Agreed, since it decides which steps are captured, and so to how many tokens they are padded.
+        weights_per_token = ranks.smallest(count_weights_per_token(config, model))
+        measured = measure_memory(config, model, pages, weights_per_token, device=self)
+        return FreeMemory(measured.for_cache, weights_per_token, (measured.describe(),))
+
+    def allocate(self, layout: CacheLayout, count: int) -> Caches:
+        return layout.allocate(count, "cuda")
+
+    def make_capture(self) -> CudaCapture:
+        return CudaCapture()

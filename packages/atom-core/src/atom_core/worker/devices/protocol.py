@@ -1,0 +1,65 @@
+"""`WorkerDevice`: the device that a worker computes on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.cache.pages import CachePages
+from atom_core.worker.graphs.cuda_capture import Capture
+from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.ranks.protocol import WorkerRanks
+from atom_kernels.protocols import CacheLayout, Caches
+
+
+class FreeMemory(NamedTuple):
+    """What a model leaves of a rank's memory.
+
+    Attributes:
+        num_bytes: for the KV cache; see `size_cache`.
+        weights_per_token: by how many weights each token is multiplied, about; 0 where nothing asks for it.
+        choices: a line for each value that was chosen for the user.
+    """
+
+    num_bytes: int
+    weights_per_token: int = 0
+    choices: tuple[str, ...] = ()
+
+
+class WorkerDevice(Protocol):
+    """One kind of device. Every rank of an engine has the same kind."""
+
+    @property
+    def collectives(self) -> str:
+        """The libraries by which its ranks exchange, as torch.distributed names them."""
+        ...
+
+    def take(self, rank: int) -> None:
+        """Let this process, which is that rank, compute on a device of its own."""
+        ...
+
+    def begin(self, num_threads: int) -> None:
+        """Set up the thread that runs the worker."""
+        ...
+
+    def begin_step(self) -> None:
+        """Called before a step's layers run."""
+        ...
+
+    def describe(self) -> str:
+        """What code compiled for it depends on."""
+        ...
+
+    def free_memory(
+        self, config: EngineConfig, model: EngineModel, pages: CachePages, *, ranks: WorkerRanks
+    ) -> FreeMemory:
+        """What is left for the cache with the weights of `model` loaded, and before there is a cache."""
+        ...
+
+    def allocate(self, layout: CacheLayout, count: int) -> Caches:
+        """Zeroed tensors ``[count, *shape]``, one for each of the layout's."""
+        ...
+
+    def make_capture(self) -> Capture | None:
+        """What makes graphs of steps; None where every step is computed as it comes."""
+        ...

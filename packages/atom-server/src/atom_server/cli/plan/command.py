@@ -1,0 +1,169 @@
+"""`atom plan`: what a model needs, and whether it fits, from its config alone."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from atom_core.config import ConfigError, check_num_states
+from atom_core.garbage import no_collection
+from atom_core.host_memory import available_memory
+from atom_server.cli.model_impl import add_model_impl
+from atom_server.cli.plan.tables import CACHE_WORDS, accelerator_lines, memory_lines
+
+if TYPE_CHECKING:
+    from atom_core.models import Accelerator, ModelRequirements
+
+HELP = "what a model needs, and whether it fits here"
+USAGE = "[--model MODEL] [flags]"
+DESCRIPTION = """\
+Work out a model's memory from its config, without reading its weights: the weights in each number format, the KV
+cache per token, and how many tokens and requests fit in a given memory, or on accelerators. A checkpoint that the
+engine would refuse is said to be refused, in the engine's words; its sizes are shown all the same."""
+EXAMPLES = """\
+examples:
+  atom plan
+  atom plan --model ./my-model --memory 16GiB
+  atom plan --model ./my-model --context 8192 --requests 16
+  atom plan --model Qwen/Qwen3-235B-A22B --on MI300X
+  atom plan --model ./my-model --on all --kv-cache-dtype fp8
+"""
+
+_GIB = 2**30
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, and what it should do."""
+    parser.add_argument(
+        "--model",
+        default="smollm2",
+        help="model folder, .gguf file, name or Hugging Face id, of which only the config is downloaded "
+        "(default: %(default)s)",
+    )
+    add_model_impl(parser)
+    parser.add_argument(
+        "--memory", type=_memory, metavar="SIZE", help="such as 16GiB (default: what is available here)"
+    )
+    parser.add_argument(
+        "--on", metavar="ACCELERATOR", help="plan for 1 to 8 of MI300X, MI300A, MI355X, H100, H200, or all of these"
+    )
+    parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as engines hold them)")
+    parser.add_argument(
+        "--kv-cache-dtype",
+        "--kv_cache_dtype",
+        choices=CACHE_WORDS,
+        metavar="DTYPE",
+        help=f"of the KV cache: {', '.join(CACHE_WORDS)}; auto is that of the weights as they are computed with "
+        "(default: all of them, and auto on accelerators)",
+    )
+    parser.add_argument(
+        "--context", type=_count, metavar="TOKENS", help="length of each request (default: the model's context)"
+    )
+    parser.add_argument("--requests", type=_count, default=1, help="requests at once (default: %(default)s)")
+    parser.add_argument(
+        "--num-speculative-tokens",
+        "--num_speculative_tokens",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="drafts of a request in one step, for each of which some models keep a state (default: none)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; 1 where the model does not fit in any number format."""
+    # Half a million objects are made here and all are kept: collections would cost a tenth of the time.
+    with no_collection():
+        from atom_core.models import (
+            UnknownAcceleratorError,
+            find_accelerators,
+            model_requirements,
+            open_checkpoint,
+            resolve_config,
+        )
+
+        try:
+            accelerators = find_accelerators(args.on) if args.on else ()
+        except UnknownAcceleratorError as error:
+            raise ConfigError(f"--on: {error}") from None
+        checkpoint, num_drafts = open_checkpoint(resolve_config(args.model)), args.num_speculative_tokens
+        check_num_states(num_drafts, checkpoint.architecture)
+        needs = model_requirements(checkpoint, args.model_impl, num_drafts=num_drafts)
+    print("\n".join(_heading(args.model, needs)))
+    for line in needs.warnings:
+        print(f"warning: {line}")
+    if args.context and args.context > needs.max_model_len:
+        print(f"warning: {args.context} tokens are more than the model was made for")
+    print()
+    if accelerators:
+        return 0 if _print_for(accelerators, needs, args) else 1
+    memory = args.memory or available_memory()
+    context = args.context or needs.max_model_len
+    lines, fits = memory_lines(needs, context, args.requests, memory=memory, kv_cache_dtype=args.kv_cache_dtype)
+    print("\n".join(lines))
+    return 0 if fits or memory is None else 1
+
+
+def _print_for(accelerators: Sequence[Accelerator], needs: ModelRequirements, args: argparse.Namespace) -> bool:
+    """Print a table for each format in which some of the accelerators hold the weights; whether the model fits any."""
+    by_format: dict[str, list[Accelerator]] = {}
+    for accelerator in accelerators:
+        by_format.setdefault(args.weights or needs.held_format(accelerator.platform), []).append(accelerator)
+    any_fits = False
+    for place, (weights, alike) in enumerate(by_format.items()):
+        lines, fits = accelerator_lines(
+            needs,
+            alike,
+            weights=weights,
+            kv_cache_dtype=args.kv_cache_dtype or "auto",
+            contexts=[args.context] if args.context else _contexts(needs.max_model_len),
+        )
+        print("\n".join(["", *lines] if place else lines))
+        any_fits |= fits
+    return any_fits
+
+
+def _heading(model: str, needs: ModelRequirements) -> list[str]:
+    active = needs.num_active_parameters
+    parameters = _number(needs.num_parameters) + " parameters"
+    if active != needs.num_parameters:
+        parameters += f" ({_number(active)} for each token)"
+    lines = [f"{model}: {needs.architecture}, {parameters}, {needs.num_layers} layers"]
+    lines.append(f"run by {needs.implementation.describe()}")
+    lines.append(f"context {needs.max_model_len} tokens at most")
+    kept = ((group.num_layers, group.spec.describe()) for group in needs.cache_groups)
+    lines += [f"{num_layers} layers keep {what}" for num_layers, what in kept if what is not None]
+    if needs.published_format:
+        unknown = "" if needs.published_format in needs.weight_bytes else ", of a size that is not known"
+        lines.append(f"published as {needs.published_format}{unknown}")
+    if needs.refusal:
+        lines.append(f"refused: {needs.refusal}")
+    return lines
+
+
+def _contexts(longest: int) -> list[int]:
+    return sorted({min(4096, longest), min(32768, longest), longest})
+
+
+def _number(count: int) -> str:
+    return f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+
+
+def _memory(text: str) -> int:
+    scales: dict[str, Any] = {"KIB": 2**10, "MIB": 2**20, "GIB": _GIB, "TIB": 2**40, "K": 2**10, "M": 2**20, "G": _GIB}
+    upper = text.strip().upper()
+    suffix = next((suffix for suffix in scales if upper.endswith(suffix)), "")
+    try:
+        size = int(float(upper.removesuffix(suffix)) * scales.get(suffix, 1))
+    except (ValueError, OverflowError):
+        size = 0
+    if size <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 16GiB or 512MiB")
+    return size
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")

@@ -1,0 +1,148 @@
+"""The tables of `atom plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from atom_core.config import CACHE_DTYPES, CacheFormat, ConfigError
+from atom_server.cli.columns import columns
+
+if TYPE_CHECKING:
+    from atom_core.models import Accelerator, ModelRequirements, Placement
+
+# The engine's words for `--kv-cache-dtype`, and names of dtypes that are planned with too.
+_DTYPES = ("float32", "bfloat16", "float8_e4m3fn")
+CACHE_WORDS = (*CACHE_DTYPES, *_DTYPES)
+
+
+def memory_lines(
+    needs: ModelRequirements, context: int, requests: int, *, memory: int | None, kv_cache_dtype: str | None = None
+) -> tuple[list[str], bool]:
+    """A table over the formats of weights and cache, and whether any of its rows fits.
+
+    Args:
+        context: tokens of each of `requests`.
+        memory: bytes; None where it is unknown.
+        kv_cache_dtype: as the engine spells it; None for a row of each.
+    """
+    rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "requests that fit")]
+    any_fits = False
+    for weight_format, weight_bytes in needs.weight_bytes.items():
+        for cache in [_cache(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
+            per_token, each = needs.kv_bytes_per_token[cache], needs.kv_bytes(context, cache)
+            total = weight_bytes + requests * each
+            fits = memory is not None and total <= memory
+            any_fits |= fits
+            room = "?" if memory is None else str(max(0, memory - weight_bytes) // each)
+            verdict = "?" if memory is None else "yes" if fits else "no"
+            sizes = (_size(weight_bytes), cache.name, _size(per_token), _size(requests * each), _size(total))
+            rows.append((weight_format, *sizes, verdict, room))
+    end = (
+        "memory unknown"
+        if memory is None
+        else f"memory: {_size(memory)}; activations and the process itself come on top"
+    )
+    planned = f"planned: {requests} x {context} tokens"
+    remarks = _remarks(needs, needs.weight_bytes)
+    return [planned, "", *columns(rows), "", end, *remarks], any_fits
+
+
+def accelerator_lines(
+    needs: ModelRequirements,
+    accelerators: Sequence[Accelerator],
+    *,
+    weights: str,
+    kv_cache_dtype: str,
+    contexts: Sequence[int],
+) -> tuple[list[str], bool]:
+    """A row for each accelerator and number of them that holds the model, and whether there is any.
+
+    Args:
+        accelerators: those that hold weights alike.
+        weights: their number format.
+        kv_cache_dtype: that of the cache, as the engine spells it.
+        contexts: lengths of requests, a column each with how many fit at once.
+
+    Raises:
+        ConfigError: a format that the model has no plan for.
+    """
+    from atom_core.models import DEVICE_COUNTS, place
+
+    _check("--weights", weights, needs.weight_bytes)
+    cache = _cache(kv_cache_dtype, weights)
+    per_request = [f"requests of {context}" for context in contexts]
+    rows = [("accelerator", "memory", "devices", "weights each", "room each", "longest request", *per_request)]
+    too_small: list[str] = []
+    for accelerator in accelerators:
+        tried = [place(needs, accelerator, count, weight_format=weights, cache=cache) for count in DEVICE_COUNTS]
+        fitting = [placement for placement in tried if placement is not None and placement.fits]
+        rows += [_row(placement, contexts) for placement in fitting]
+        if not fitting:
+            too_small.append(accelerator.name)
+    lines = [
+        f"weights {weights}, {_size(needs.weight_bytes[weights])}; KV cache {cache.name}, "
+        f"{_size(needs.kv_bytes_per_token[cache])} a token",
+        "",
+    ]
+    if len(rows) > 1:
+        lines += [*columns(rows), ""]
+    if too_small:
+        lines += [f"too large for {max(DEVICE_COUNTS)} of {', '.join(too_small)}"]
+    lines += [
+        "several devices: tensor parallel, as --tensor-parallel-size of `atom serve` starts it",
+        "a tenth of each memory is left for activations; makers' gigabytes",
+        *_remarks(needs, [weights], accelerators[0]),
+    ]
+    return lines, len(rows) > 1
+
+
+def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
+    accelerator = placement.accelerator
+    return (
+        accelerator.name,
+        f"{accelerator.memory_bytes // 10**9} GB",
+        str(placement.num_devices),
+        _size(placement.weight_bytes),
+        _size(placement.cache_bytes),
+        str(placement.longest_request),
+        *(str(placement.num_requests(context)) for context in contexts),
+    )
+
+
+def _remarks(needs: ModelRequirements, formats: Collection[str], accelerator: Accelerator | None = None) -> list[str]:
+    """Remarks below the rows: which of `formats` the checkpoint has, in which one it is held, and why."""
+    platform = accelerator and accelerator.platform
+    published, held = needs.published_format, needs.held_format(platform)
+    if published is None:
+        return []
+    others = ", ".join(name for name in formats if name not in (published, held))
+    lines = [f"{others}: the same model from a checkpoint in bfloat16"] if others else []
+    if published in needs.weight_bytes and held != published:
+        size = (
+            "the size of the files" if published in formats else f"{_size(needs.weight_bytes[published])} in the files"
+        )
+        reason = needs.why_not_kept(platform)
+        lines.append(f"{published}: {size}; this version holds these weights in {held}, since {reason}")
+    return lines
+
+
+def _cache(word: str, weight_format: str) -> CacheFormat:
+    """How numbers are cached; "auto" is the dtype of activations: float32 for weights in float32, else bfloat16."""
+    from atom_core.models import PLANNED_FLOAT8
+
+    if word in _DTYPES:
+        return CacheFormat(word)
+    return CacheFormat.asked(word, "float32" if weight_format == "float32" else "bfloat16", PLANNED_FLOAT8)
+
+
+def _check(flag: str, value: str, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{flag} {value!r}: this model can be planned with {', '.join(allowed)}")
+
+
+def _size(num_bytes: int) -> str:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes} B"
