@@ -87,8 +87,8 @@ def _bind_fp8_tiles(problem: LinearProblem, packed: Any) -> Product:
 
 
 def _has_products_of_tiles(problem: LinearProblem, packed: Any) -> bool:
-    """Whether torch multiplies tiles here: from CUDA 12.9 on, and on Hopper."""
-    if problem.in_features % 128 or not packed["codes"].is_cuda:
+    """Whether torch multiplies tiles here: from CUDA 12.9 on, on Hopper, and whole ones."""
+    if problem.in_features % 128 or problem.weight_rows % 128 or not packed["codes"].is_cuda:
         return False
     x = torch.zeros(1, problem.in_features, dtype=problem.dtype, device=packed["codes"].device)
     try:
