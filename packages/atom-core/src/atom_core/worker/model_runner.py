@@ -109,7 +109,7 @@ class ModelRunner:
             max_model_len=loaded.size.max_model_len,
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],
-            launches=config.device != "cpu",
+            launches=self._device.launches,
         )
 
     @torch.inference_mode()

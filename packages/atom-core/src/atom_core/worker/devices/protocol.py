@@ -34,6 +34,11 @@ class WorkerDevice(Protocol):
         """The libraries by which its ranks exchange, as torch.distributed names them."""
         ...
 
+    @property
+    def launches(self) -> bool:
+        """Whether it computes by itself what the worker launches."""
+        ...
+
     def take(self, rank: int) -> None:
         """Let this process, which is that rank, compute on a device of its own."""
         ...
