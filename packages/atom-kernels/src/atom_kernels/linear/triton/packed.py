@@ -263,16 +263,16 @@ def packed_products(
 def _weights(
     codes, plane: tl.constexpr, scale, minimum, x, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """The weights of a plane, in the dtype in which they are multiplied."""
+    """The weights of a plane, rounded once to the dtype in which they are multiplied."""
     if PRECISION == "pairs":
-        weight = decode_in_pairs(codes, plane, KIND, FROM_ZERO) * scale.to(tl.bfloat16)[:, None]
-        if FROM_ZERO:
-            weight += minimum.to(tl.bfloat16)[:, None]
-        return weight
+        weight = decode_in_pairs(codes, plane, KIND, FROM_ZERO).to(tl.float32) * scale[:, None]
     else:
         weight = decode(codes, plane, KIND, FROM_ZERO) * scale[:, None]
-        if FROM_ZERO:
-            weight += minimum[:, None]
+    if FROM_ZERO:
+        weight += minimum[:, None]
+    if PRECISION == "pairs":
+        return weight.to(tl.bfloat16)
+    else:
         return weight if PRECISION == "ieee" else weight.to(x.dtype)
 
 
