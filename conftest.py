@@ -37,6 +37,15 @@ def own_logging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def quiet_transformers() -> None:
+    """transformers tells of errors only, and draws no progress bars."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The default model's GGUF, downloaded if need be: for slow tests only."""
     from atom_models import resolve_model

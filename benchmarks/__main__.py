@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from benchmarks import (
+    acceptance,
     blocks,
     busy,
     chart,
@@ -33,6 +34,7 @@ COMMANDS = {
     "masks": masks,
     "jump": jump_forward,
     "speculation": speculation,
+    "acceptance": acceptance,
     "gpu": gpu,
     "kernels": kernels,
     "vllm": vllm_plugin,

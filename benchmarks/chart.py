@@ -18,7 +18,7 @@ from benchmarks.kernels import page as kernels_page
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = (
     *("offline", "overhead", "http", "blocks", "busy", "kernels", "gpu", "gpu-quick-host", "gpu-in-vllm", "served"),
-    *("vllm", "masks", "mask-steps", "speculation", "gpu-speculation"),
+    *("vllm", "masks", "mask-steps", "speculation", "gpu-speculation", "acceptance"),
 )
 # What stands above each table of the README.
 README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
@@ -104,7 +104,9 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
         tables = [report.speculation_table(document) for document in found["speculation"]]
         text = report.fill_marks(options.speculation.read_text(), tables)
         gains = [gains_table(document) for document in found["gpu-speculation"]]
-        written[options.speculation] = report.fill_marks(text, gains, "gpu")
+        text = report.fill_marks(text, gains, "gpu")
+        rules = [report.acceptance_table(document) for document in found["acceptance"]]
+        written[options.speculation] = report.fill_marks(text, rules, "acceptance")
     return written | {options.readme: readme}
 
 

@@ -11,6 +11,8 @@ from typing import Any
 # The share of the cores' time that other processes may take: above it a result tells more of them than of the engines.
 MOST_SHARE_OF_OTHERS = 0.07
 RESULTS = Path(__file__).parent / "results"
+# By which a draft is taken: the greedy one by any rule that draws from the target's distribution, or one that is drawn.
+ACCEPTANCE_RULES = ("greedy drafts", "inverse, shared number", "race, shared numbers", "rejection sampling")
 # Between these, a page of the docs shows tables of results.
 BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"
 
@@ -243,9 +245,10 @@ def speculation_table(document: dict[str, Any]) -> str:
     differing = sum(result["num_outputs_that_differ"] for result in document["results"])
     compared = sum(result["num_outputs"] for result in document["results"])
     facts = f"{compared - differing} of {compared} outputs were equal. "
-    facts += (
-        f"Up to {document['settings']['num_speculative_tokens']} guesses; {document['settings']['rounds']} rounds. "
-    )
+    settings = document["settings"]
+    # Results from before other methods were measured do not name theirs.
+    facts += f"Up to {settings['num_speculative_tokens']} guesses by {settings.get('method', 'ngram')}; "
+    facts += f"{settings['rounds']} rounds. "
     return markdown_table(rows) + "\n\n" + facts + conditions(document)
 
 
@@ -260,6 +263,22 @@ def speculation_row(result: dict[str, Any]) -> tuple[str, ...]:
         f"{result['ratio']['median']:.2f} ({low:.2f} - {high:.2f})",
         f"{result['num_accepted_tokens']} of {result['num_draft_tokens']}",
     )
+
+
+def acceptance_table(document: dict[str, Any]) -> str:
+    """The table of an `acceptance` result in markdown, with the facts of the run under it."""
+    rows = [("text", "drafts", "temperature", *ACCEPTANCE_RULES)] + [
+        acceptance_row(result) for result in document["results"]
+    ]
+    machine, settings = document["machine"], document["settings"]
+    facts = f"{settings['num_positions']} places of what {settings['model']} writes at temperature 1; "
+    return markdown_table(rows) + f"\n\n{facts}commit {machine['commit']}, {machine['date'][:10]}."
+
+
+def acceptance_row(result: dict[str, Any]) -> tuple[str, ...]:
+    """The cells of one draft model at one temperature."""
+    shares = (f"{result[rule]:.3f}" for rule in ACCEPTANCE_RULES)
+    return (result["text"], result["draft"], f"{result['temperature']:g}", *shares)
 
 
 def conditions(document: dict[str, Any]) -> str:

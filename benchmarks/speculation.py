@@ -21,6 +21,7 @@ _TEMPERATURES = {"repeating": 0.0, "not repeating": 1.0}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks speculation`."""
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--method", choices=("ngram", "suffix"), default="ngram")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS))
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--num-speculative-tokens", type=int, default=8)
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
     common = {"num_threads": options.num_threads, "seed": 0}
     common |= {"max_num_seqs": max(options.batch_sizes), "kv_cache_memory": options.kv_cache_memory}
-    drafting = {"method": "ngram", "num_speculative_tokens": options.num_speculative_tokens}
+    drafting = {"method": options.method, "num_speculative_tokens": options.num_speculative_tokens}
     watched = machine.Interference()
     results = []
     with LLMEngine(options.model, **common) as plain, LLMEngine(options.model, **common, **drafting) as drafts:
@@ -49,7 +50,9 @@ def run(options: argparse.Namespace) -> int:
     document = {
         "benchmark": "speculation",
         "machine": machine.describe(options.commit),
-        "settings": settings | {"num_speculative_tokens": options.num_speculative_tokens, "rounds": options.rounds},
+        "settings": settings
+        | {"method": options.method, "num_speculative_tokens": options.num_speculative_tokens}
+        | {"rounds": options.rounds},
         "share_used_by_others": watched.share(),
         "results": results,
     }

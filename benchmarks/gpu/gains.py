@@ -19,7 +19,7 @@ def gains_table(document: dict[str, Any]) -> str:
     speeds = {
         (result["model"], result["about"]["batch"], result["about"]["kind"]): result["engines"]["atom"]["median"]
         for result in document["results"]
-        if result["unit"] == "tokens/s"
+        if result["unit"] == "tokens/s" and "atom" in result["engines"]
     }
     for result in document["results"]:
         about = result["about"]
@@ -30,12 +30,31 @@ def gains_table(document: dict[str, Any]) -> str:
         )
         what = (result["model"], str(about["batch"]), without, with_drafts)
         rows.append((*what, _spread(result), *_judged(result), _right(about)))
+    peer = _peer_rows(document)
     making = [
         "{}, {}: {} (must {}, aim {}: {}).".format(result["model"], result["figure"], _spread(result), *_judged(result))
         for result in document["results"]
         if result["about"]["kind"] == "drafting"
     ]
-    return "\n\n".join([markdown_table(rows), *making, conditions(document)])
+    return "\n\n".join([markdown_table(rows), *peer, *making, conditions(document)])
+
+
+def _peer_rows(document: dict[str, Any]) -> list[str]:
+    """A table of the same for vLLM, where it was measured, and how ours with drafts compares."""
+    found: dict[tuple[str, int], dict[str, Result]] = {}
+    for result in document["results"]:
+        if result["unit"] == "tokens/s" and "median" in result["engines"].get("vllm", {}):
+            about = result["about"]
+            found.setdefault((result["model"], about["batch"]), {})[about["kind"]] = result
+    rows: list[tuple[str, ...]] = [("model", "batch", "vLLM without", "with", "gain", "ours with drafts over vLLM's")]
+    for (model, batch), ways in found.items():
+        if set(ways) == {"without drafts", "with drafts"}:
+            slow, fast = (ways[way]["engines"]["vllm"]["median"] for way in ("without drafts", "with drafts"))
+            ratio = ways["with drafts"].get("ours_over_peer")
+            compared = "" if ratio is None else f"{ratio:.2f}"
+            speeds = (number(slow, "tokens/s"), number(fast, "tokens/s"))
+            rows.append((model, str(batch), *speeds, f"{fast / slow:.2f}", compared))
+    return [markdown_table(rows)] if len(rows) > 1 else []
 
 
 def _spread(result: Result) -> str:

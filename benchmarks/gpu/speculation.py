@@ -7,7 +7,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +109,7 @@ class Side:
     def tokens_per_second(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> float:
         """What all requests get while all of them run, measured over so many tokens of each on the average."""
         with self._running(prompts, max_tokens_for(num_tokens), temperature) as counts:
-            self._step_until(lambda: min(counts.values()) >= BEFORE)
-            started, before = time.perf_counter(), sum(counts.values())
-            self._step_until(lambda: sum(counts.values()) >= before + num_tokens * len(prompts))
-            seconds, generated = time.perf_counter() - started, sum(counts.values()) - before
-            if max(counts.values()) >= max_tokens_for(num_tokens):
-                raise RuntimeError("a request ended before the others had their tokens: the timing would mean nothing")
-        return generated / seconds
+            return rate_of(counts, self._engine.step, num_tokens)
 
     def trace(self, context: int, temperature: float) -> Path:
         """The trace of some steps of one request."""
@@ -148,6 +142,27 @@ class Side:
     def _step_until(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
             self._engine.step()
+
+
+def rate_of(counts: Mapping[str, int], step: Callable[[], object], num_tokens: int) -> float:
+    """Tokens a second of all requests, from when each has some on, over so many of each on the average.
+
+    Args:
+        counts: how many tokens each request has, which `step` brings up to date. Requests may get `max_tokens_for` so
+            many.
+
+    Raises:
+        RuntimeError: a request ended meanwhile.
+    """
+    while min(counts.values()) < BEFORE:
+        step()
+    started, before = time.perf_counter(), sum(counts.values())
+    while sum(counts.values()) < before + num_tokens * len(counts):
+        step()
+    seconds, generated = time.perf_counter() - started, sum(counts.values()) - before
+    if max(counts.values()) >= max_tokens_for(num_tokens):
+        raise RuntimeError("a request ended before the others had their tokens: the timing would mean nothing")
+    return generated / seconds
 
 
 def max_tokens_for(num_tokens: int) -> int:

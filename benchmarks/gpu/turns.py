@@ -29,6 +29,7 @@ class Session:
     Attributes:
         caches: what a start finds of earlier compiling: "cold", "warm", or "as found" on the machine.
         label: what the figures are called, where settings differ from those of the others.
+        has_drafts: the peer speculates.
     """
 
     scenarios: list[str]
@@ -36,6 +37,7 @@ class Session:
     prefix_caching: bool = False
     engine_options: dict[str, Any] = field(default_factory=dict)
     label: str | None = None
+    has_drafts: bool = False
 
 
 def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> list[Session]:
@@ -52,6 +54,8 @@ def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> 
         sessions = [Session(["start"], "cold", engine_options=settings), replace(main, scenarios=["start", *starts])]
     if "prefix" in options.scenarios:
         sessions.append(Session(["prefix"], prefix_caching=True, engine_options=settings))
+    if engine != "atom" and "speculation" in options.scenarios:
+        sessions += [Session(["speculation"], caches, has_drafts=has_drafts) for has_drafts in (False, True)]
     if engine == "atom" and not options.in_vllm:
         if "speculation" in options.scenarios:
             sessions.append(Session(["speculation"], caches, engine_options=settings))

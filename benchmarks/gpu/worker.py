@@ -58,7 +58,10 @@ def main() -> None:
 
 
 def _tell_speculation(settings: dict[str, Any]) -> None:
-    """This scenario makes engines of its own: two, which take turns."""
+    """This scenario makes engines of its own: two of ours, which take turns, and one of the peer's in each process."""
+    if settings["engine"] == "vllm":
+        _tell_speculation_of_peer(settings)
+        return
     from atom_core import __version__
     from benchmarks.gpu.speculation import speculation_figures
 
@@ -70,6 +73,21 @@ def _tell_speculation(settings: dict[str, Any]) -> None:
     )
     for figure in figures:
         _tell(settings, __version__, figure._asdict())
+
+
+def _tell_speculation_of_peer(settings: dict[str, Any]) -> None:
+    import vllm  # pyright: ignore[reportMissingImports]
+
+    from benchmarks.gpu.peer_speculation import peer_figures
+
+    figures = peer_figures(
+        Path(settings["model"]),
+        Sizes(**settings["sizes"]),
+        max_model_len=settings["max_model_len"],
+        has_drafts=settings["has_drafts"],
+    )
+    for figure in figures:
+        _tell(settings, vllm.__version__, figure._asdict())
 
 
 def _tell(settings: dict[str, Any], version: str, entry: dict[str, Any]) -> None:

@@ -14,7 +14,8 @@ from benchmarks.gpu import agreeing, command, turns
 from benchmarks.gpu.aims import aim_of, verdict
 from benchmarks.gpu.draft_spans import drafting_seconds, read_drafting
 from benchmarks.gpu.gains import gains_table
-from benchmarks.gpu.speculation import ACCEPTANCE, NUM_DRAFTS, Side, compare
+from benchmarks.gpu.peer_speculation import unconditional_rates
+from benchmarks.gpu.speculation import ACCEPTANCE, BEFORE, NUM_DRAFTS, Side, compare, rate_of
 
 TINY = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
@@ -109,7 +110,9 @@ def test_speculation_has_a_process_of_its_own_once() -> None:
     first = turns.sessions_of("atom", options, is_first=True)
     assert [session.scenarios for session in first] == [["decode"], ["speculation"]]
     assert [session.scenarios for session in turns.sessions_of("atom", options, is_first=False)] == [["decode"]]
-    assert [session.scenarios for session in turns.sessions_of("vllm", options, is_first=True)] == [["decode"]]
+    peer = turns.sessions_of("vllm", options, is_first=True)
+    assert [session.scenarios for session in peer] == [["decode"], ["speculation"], ["speculation"]]
+    assert [session.has_drafts for session in peer] == [False, False, True]
     names = [command._name(parser.parse_args(given)) for given in (["decode", "speculation"], ["speculation"])]
     assert names == ["gpu", "gpu-speculation"]
 
@@ -138,3 +141,41 @@ def test_the_table_of_gains_has_a_row_for_each_batch_and_judges_it() -> None:
         *("1.50", "1.90", "met; 11% off the aim", "1.53 of 3.00"),
     ]
     assert "qwen3-8b, making 3 drafts: 1.60 (1.60 - 1.60) (must 1.50, aim 1.10: **missed** by 7%" in table
+
+
+def test_a_peer_that_was_measured_has_a_table_of_its_own() -> None:
+    results = [
+        result_of("without", "tokens/s", [177.0], batch=1, kind="without drafts"),
+        result_of("with", "tokens/s", [300.0], batch=1, kind="with drafts"),
+    ]
+    for result, median in zip(results, (150.0, 240.0), strict=True):
+        result["engines"]["vllm"] = {"version": "0", "turns": [[median]], "median": median, "range": [median] * 2}
+        result["ours_over_peer"] = round(result["engines"]["atom"]["median"] / median, 3)
+    document = {
+        "machine": {"device": "A GPU", "commit": "abc", "date": "2026-11-25 16:00", "versions": {"torch": "2"}},
+        "settings": {"dtype": "bfloat16"}, "copy_tb_per_s": 3.0, "matmul_tflop_per_s": 800.0, "results": results,
+    }  # fmt: skip
+    rows = [line for line in gains_table(document).splitlines() if line.startswith("| qwen3-8b")]
+    assert [cell.strip() for cell in rows[-1].strip("| ").split("|")] == [
+        *("qwen3-8b", "1", "150.00 tokens/s", "240.00 tokens/s", "1.60", "1.25"),
+    ]
+
+
+def test_a_peer_is_told_how_often_each_draft_is_accepted() -> None:
+    assert unconditional_rates(0.5, 3) == [0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize(("each", "is_over"), [([1, 9], True), ([1, 1], False)])
+def test_a_rate_is_that_of_requests_which_all_run(each: list[int], is_over: bool) -> None:
+    counts = {"a": 0, "b": 0}
+
+    def step() -> None:
+        counts["a"] += each[0]
+        counts["b"] += each[1]
+
+    if is_over:
+        with pytest.raises(RuntimeError, match="ended before"):
+            rate_of(counts, step, 200)
+    else:
+        assert rate_of(counts, step, 200) > 0
+        assert sum(counts.values()) == 2 * (BEFORE + 200)

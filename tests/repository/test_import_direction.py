@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -27,6 +28,18 @@ FREE_OF_TORCH = [
 ]
 # The files and folders right below a package, the highest first; names beside each other see nothing of each other.
 ROOMS = {
+    "atom_core": (
+        "engine",
+        "executor",
+        "worker",
+        "profiling",
+        "errors",
+        "failure",
+        "config",
+        "structured_output scheduler",
+        "tokenization speculation kv_cache",
+        "messages models settings log_lines host_memory garbage",
+    ),
     "atom_server": (
         "__main__ entrypoints benchmarks examples",
         "cli",
@@ -48,6 +61,8 @@ ROOMS = {
         "errors settings",
     ),
 }
+# `EngineArgs.create_engine`, under the name that users of ROCm/ATOM know.
+UPWARDS = {"packages/atom-core/src/atom_core/config/engine_args.py imports atom_core.engine.llm_engine"}
 HEAVY = {"torch", "transformers", "triton", "tensorflow", "jax"}
 
 
@@ -87,7 +102,7 @@ def test_a_room_of_a_package_imports_only_rooms_below_it(package: str):
             other = rest.split(".")[0]
             if within == package and other not in ("", room) and heights[room] <= heights[other]:
                 found.append(f"{short(file)}:{line} imports {module}")
-    assert found == []
+    assert [each for each in found if re.sub(r":\d+", "", each) not in UPWARDS] == []
 
 
 def test_packages_do_not_import_tests_or_benchmarks():

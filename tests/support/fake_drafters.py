@@ -10,7 +10,7 @@ from typing import Any
 from atom_core.kv_cache import BlockHasher, KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
-from atom_core.speculation import NO_DRAFT, Draft, MakeDrafter, Speculation, SpeculationConfig
+from atom_core.speculation import NO_DRAFT, Draft, Drafter, EachByItself, Speculation, SpeculationConfig
 from fake_draft_cache import FakeDraftCache, guess_at_random, guess_by_knowing
 from fake_worker import VOCAB_SIZE, FakeEngine, pages, tokens_alone
 
@@ -85,9 +85,9 @@ def let_draft(engine: FakeEngine, kind: str, mistakes: float = 0.1) -> FakeEngin
     return engine
 
 
-def always_drafting(make_drafter: MakeDrafter, num_tokens: int) -> Speculation:
+def always_drafting(make_drafter: Callable[[], Drafter], num_tokens: int) -> Speculation:
     """Drafts wherever there are any, whether or not they save time."""
-    return Speculation(SpeculationConfig(num_tokens=num_tokens, adaptive=False), make_drafter)
+    return Speculation(SpeculationConfig(num_tokens=num_tokens, adaptive=False), EachByItself(make_drafter))
 
 
 class RecordedDrafter:

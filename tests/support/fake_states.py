@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 
 
 class FakeStates:
-    """What each slot holds. A request must find in its slot the tokens before its step's, or begin with the step."""
+    """What each slot holds. A request finds the tokens before its step's in one of its slots, or begins with the step.
 
-    def __init__(self) -> None:
+    Its slots take turns: the state behind n tokens is in slot ``n % slots_each`` of them.
+    """
+
+    def __init__(self, slots_each: int = 1) -> None:
         self.held: dict[int, tuple[int, ...]] = {}
+        self._slots_each = slots_each
 
     def copy(self, copies: Sequence[StateCopy]) -> None:
         """States go to further slots."""
@@ -24,15 +28,18 @@ class FakeStates:
         self.held.update({target: tokens for target, tokens in found.items() if tokens is not None})
 
     def run(self, entry: ScheduledRequest, state: WorkerState) -> None:
-        """The step's tokens go into the state of the request."""
-        slot, first = state.tables[-1][0], entry.num_computed_tokens
+        """The step's tokens go into the states of the request; of many tokens, the last state alone is kept."""
+        slot, first, each = state.tables[-1][0], entry.num_computed_tokens, self._slots_each
         assert slot > 0, "a request runs without a slot"
+        assert slot % each == 1 % each, "slots of requests overlap"
         before = tuple(state.token_ids[:first])
-        assert not first or self.held[slot] == before, "a slot holds the state of other tokens"
-        self.held[slot] = tuple(state.token_ids[: first + entry.num_new_tokens])
+        assert not first or self.held[slot + first % each] == before, "a slot holds the state of other tokens"
+        end = first + entry.num_new_tokens
+        for place in range(first + 1 if entry.num_new_tokens <= each else end, end + 1):
+            self.held[slot + place % each] = tuple(state.token_ids[:place])
 
 
-def let_keep_states(engine: FakeEngine) -> FakeEngine:
+def let_keep_states(engine: FakeEngine, slots_each: int = 1) -> FakeEngine:
     """The last group of the engine's cache keeps states."""
-    engine.worker.states_in_slots = FakeStates()
+    engine.worker.states_in_slots = FakeStates(slots_each)
     return engine

@@ -21,7 +21,7 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
     kind = config["model_type"]
     if kind.startswith("qwen3_5"):
         # Published by a release that writes rope_parameters and dtype itself.
-        return config | {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1}
+        return config | {"attn_output_gate": True, "mamba_ssm_dtype": "float32"}
     config["torch_dtype"] = config.pop("dtype")
     if kind == "kimi_linear":
         return _kimi_linear(config)
@@ -98,8 +98,6 @@ def _qwen3_5(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[s
     hidden = weights["model.language_model.norm.weight"].shape[0]
     weights["model.visual.patch_embed.proj.weight"] = torch.ones(8, 3, 2, 4, 4)
     weights["model.visual.merger.linear_fc2.weight"] = torch.ones(hidden, 8)
-    weights["mtp.fc.weight"] = torch.ones(hidden, 2 * hidden)
-    weights["mtp.layers.0.mlp.experts.gate_up_proj"] = torch.ones(2, 16, hidden)
     return weights
 
 
@@ -116,12 +114,23 @@ def fuse_experts(weights: dict[str, torch.Tensor], num_experts: int) -> dict[str
     return fused
 
 
-def prediction_layer(weights: dict[str, torch.Tensor], num_layers: int, index: int = 0) -> dict[str, torch.Tensor]:
-    """The weights of a layer that predicts a further token: stored behind the last layer, unused by the model itself.
+def declare_prediction_layers(config: dict[str, Any], count: int) -> dict[str, Any]:
+    """The field of `config.json` for so many layers that predict further tokens; Qwen3-Next has one, and no field."""
+    if config["model_type"] == "qwen3_next":
+        return config
+    name = "mtp_num_hidden_layers" if config["model_type"].startswith("qwen3_5") else "num_nextn_predict_layers"
+    return config | {name: count}
 
-    It is like the last one, with other numbers.
+
+def prediction_layer(
+    weights: dict[str, torch.Tensor], num_layers: int, index: int = 0, *, in_mtp: bool = False
+) -> dict[str, torch.Tensor]:
+    """The weights of a layer that predicts a further token, unused by the model itself.
+
+    It is like the last one, with other numbers, and stored behind it, or under `mtp`, as Qwen's.
     """
     last, added = f"model.layers.{num_layers - 1}.", f"model.layers.{num_layers + index}."
+    added = f"mtp.layers.{index}." if in_mtp else added
     hidden, generator = weights["model.norm.weight"].shape[0], torch.Generator().manual_seed(num_layers + index)
 
     def near(value: torch.Tensor, distance: float) -> torch.Tensor:
@@ -129,6 +138,11 @@ def prediction_layer(weights: dict[str, torch.Tensor], num_layers: int, index: i
 
     of_last = {name.removeprefix(last): value for name, value in weights.items() if name.startswith(last)}
     layer = {added + name: near(value, 0.3 * float(value.std())) for name, value in of_last.items()}
+    if in_mtp:
+        # Norms of Qwen are stored less one.
+        for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+            layer[f"mtp.{name}.weight"] = near(torch.zeros(hidden), 0.2)
+        return layer | {"mtp.fc.weight": near(torch.zeros(hidden, 2 * hidden), 0.1)}
     for name in ("enorm.weight", "hnorm.weight", "shared_head.norm.weight"):
         layer[added + name] = near(torch.ones(hidden), 0.2)
     layer[added + "eh_proj.weight"] = near(torch.zeros(hidden, 2 * hidden), 0.1)

@@ -9,9 +9,9 @@ import time
 
 from atom_core.config import ConfigError
 from atom_core.executor.processes.rank_loop import run_rank
-from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import ModelOutput, RequestStepOutput, TokenLogprobs
 from atom_core.worker.ranks.protocol import ALONE
+from atom_core.worker.runner import RunnerInfo
 
 
 class QuietRanks:

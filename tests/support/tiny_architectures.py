@@ -16,10 +16,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from published_spelling import as_published, prediction_layer, with_images
+from published_spelling import as_published, declare_prediction_layers, prediction_layer, with_images
 from tiny_models import write_tokenizer
 
-_SIZES = {
+SIZES = {
     "vocab_size": 384,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -348,11 +348,26 @@ FAMILIES: dict[str, Family] = {
         "qwen3_next",
         21,
         _DELTA_NETS | _GATED_EXPERTS | {"norm_topk_prob": True},
+        has_prediction_layer=True,
     ),
-    "qwen3_5": Family("Qwen3_5ForConditionalGeneration", "qwen3_5_text", 22, _QWEN3_5 | {"tie_word_embeddings": True}),
-    "qwen3_5-text": Family("Qwen3_5ForCausalLM", "qwen3_5_text", 23, _QWEN3_5),
-    "qwen3_5_moe": Family("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", 24, _QWEN3_5 | _GATED_EXPERTS),
-    "qwen3_5_moe-text": Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 25, _QWEN3_5 | _GATED_EXPERTS),
+    "qwen3_5": Family(
+        "Qwen3_5ForConditionalGeneration",
+        "qwen3_5_text",
+        22,
+        _QWEN3_5 | {"tie_word_embeddings": True},
+        has_prediction_layer=True,
+    ),
+    "qwen3_5-text": Family("Qwen3_5ForCausalLM", "qwen3_5_text", 23, _QWEN3_5, has_prediction_layer=True),
+    "qwen3_5_moe": Family(
+        "Qwen3_5MoeForConditionalGeneration",
+        "qwen3_5_moe_text",
+        24,
+        _QWEN3_5 | _GATED_EXPERTS,
+        has_prediction_layer=True,
+    ),
+    "qwen3_5_moe-text": Family(
+        "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 25, _QWEN3_5 | _GATED_EXPERTS, has_prediction_layer=True
+    ),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 
@@ -369,7 +384,7 @@ def make_tiny(
     `num_prediction_layers` is how many there are where the family has any.
     """
     folder, recipe = Path(folder), FAMILIES[family]
-    config = transformers.AutoConfig.for_model(recipe.model_type, **(_SIZES | recipe.fields | overrides))
+    config = transformers.AutoConfig.for_model(recipe.model_type, **(SIZES | recipe.fields | overrides))
     torch.manual_seed(recipe.seed if seed is None else seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     redraw(model)
@@ -382,9 +397,10 @@ def make_tiny(
         save_file(weights, saved / "model.safetensors", {"format": "pt"})
     published = as_published(json.loads((saved / "config.json").read_text()), recipe.published_model_type)
     if recipe.has_prediction_layer:
-        published["num_nextn_predict_layers"] = num_prediction_layers
+        published = declare_prediction_layers(published, num_prediction_layers)
+        in_mtp = recipe.model_type.startswith("qwen3")
         for index in range(num_prediction_layers):
-            weights |= prediction_layer(weights, config.num_hidden_layers, index)
+            weights |= prediction_layer(weights, config.num_hidden_layers, index, in_mtp=in_mtp)
     if recipe.architecture.endswith("ForConditionalGeneration"):
         published, weights = with_images(published, weights, recipe.architecture)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})

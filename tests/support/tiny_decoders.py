@@ -8,22 +8,9 @@ from typing import Any
 import torch
 import transformers
 
-from tiny_architectures import redraw
+from tiny_architectures import SIZES, redraw
 from tiny_models import write_tokenizer
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 384,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
 _BOTH_KINDS = {"sliding_window": 13, "layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
@@ -80,7 +67,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 def make_decoder(model_type: str, folder: str | Path, **overrides: Any) -> Path:
     """Writes a float32 checkpoint of the type (a key of `DECODERS`) and returns its folder."""
     folder = Path(folder)
-    config = transformers.AutoConfig.for_model(model_type, **(_SIZES | DECODERS[model_type] | overrides))
+    config = transformers.AutoConfig.for_model(model_type, **(SIZES | DECODERS[model_type] | overrides))
     torch.manual_seed(sorted(DECODERS).index(model_type) + 50)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     redraw(model)

@@ -133,6 +133,36 @@ def make_predicting(family: str, folder: str | Path, *, num_prediction_layers: i
     return make_tiny(family, folder, num_prediction_layers=num_prediction_layers, **overrides)
 
 
+def let_agree(folder: Path, *, norm_offset: float = 0.0) -> Path:
+    """Makes the model of a folder with untied tables write `TinyCycle`, and its prediction layer guess that.
+
+    Its vocabulary must have 512 tokens and its hidden states 64 elements. No layer adds anything to the residual.
+
+    Args:
+        norm_offset: what the model adds to the weights of norms.
+    """
+    cycle, ones = TinyCycle(), np.full(_HIDDEN, 1 - norm_offset, np.float32)
+    of_token, of_hidden = np.eye(_HIDDEN, dtype=np.float32), np.zeros((_HIDDEN, _HIDDEN), np.float32)
+    last_parts = {"enorm", "hnorm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"}
+
+    def agree(weights: dict[str, np.ndarray]) -> None:
+        for name, array in weights.items():
+            *_, parent, part = ("", *name.removesuffix(".weight").split("."))
+            if part in ("o_proj", "out_proj", "down_proj"):
+                weights[name] = np.zeros_like(array)
+            elif part == "embed_tokens":
+                weights[name] = cycle.embedding()
+            elif part in ("lm_head", "head"):
+                weights[name] = cycle.head(1.0)
+            elif part in ("eh_proj", "fc"):
+                weights[name] = np.concatenate([of_token, of_hidden], axis=1)
+            elif part in last_parts or (part == "norm" and parent in ("model", "mtp", "shared_head")):
+                weights[name] = ones
+
+    rewrite_weights(folder, agree)
+    return folder
+
+
 def rewrite_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
     """Lets `change` edit the weights of a folder with one file."""
     from safetensors.numpy import load_file

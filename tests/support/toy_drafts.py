@@ -39,6 +39,8 @@ class ToyDraft(nn.Module):
         sliding_window: window of its attention.
     """
 
+    reads_features = True
+
     def __init__(
         self,
         target: Any,
@@ -116,6 +118,7 @@ class LastTokenDraft(nn.Module):
 
     aux_hidden_states = ()
     target_ids = None
+    reads_features = True
 
     def __init__(self, target: LastTokenTarget, *, is_random: bool = False) -> None:
         super().__init__()
@@ -159,6 +162,7 @@ def load_with_draft(
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
         aux_hidden_states=aux,
+        num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
     )
     target = build_model(checkpoint, context)
     load_weights(target, checkpoint, progress=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ def what_to_ignore() -> list[str]:
     if triton_interpret():
         _let_loops_run_to_loaded_numbers()
         _look_up_types_once()
-        _type_tuples_when_asked()
+        _describe_shapes_when_asked()
         _check_no_overflow_that_nobody_asks_for()
         _patch_the_language_once()
         return []
@@ -74,18 +75,34 @@ def _look_up_types_once() -> None:
     interpreter._get_np_dtype = looked_up
 
 
-def _type_tuples_when_asked() -> None:
-    """Each tensor's shape is a tuple whose type has a name: they are a fifth of a run, and nobody reads them."""
+def _describe_shapes_when_asked() -> None:
+    """Each tensor's shape is a tuple whose type has a name, as its own type has: they are much of a run, and unread."""
     from triton.language import core
 
-    make = core.tuple.__init__
+    make_tuple, make_type = core.tuple.__init__, core.block_type.__init__
+    shapes: dict[tuple[int, ...], Any] = {}
 
-    def made(self: Any, args: Any, type: Any = None) -> None:
+    def made_tuple(self: Any, args: Any, type: Any = None) -> None:
         if type is None:
             self.values = list(args)
         else:
-            make(self, args, type)
+            make_tuple(self, args, type)
 
-    type_of = cached_property(lambda self: core._type_for_tuple_values(self.values))
-    type_of.__set_name__(core.tuple, "type")
-    core.tuple.__init__, core.tuple.type = made, type_of
+    def made_type(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple(size.value if isinstance(size, core.constexpr) else size for size in shape)
+        if sizes not in shapes:
+            make_type(self, element_ty, shape)  # which checks it
+            shapes[sizes] = self.numel
+        self.element_ty, self.shape, self.numel = element_ty, core.tuple(sizes), shapes[sizes]
+        self.__dict__.pop("name", None)
+
+    core.tuple.__init__, core.block_type.__init__ = made_tuple, made_type
+    _ask_for(core.tuple, "type", lambda self: core._type_for_tuple_values(self.values))
+    _ask_for(core.block_type, "name", lambda self: f"<{self.shape}, {self.element_ty}>")
+
+
+def _ask_for(owner: type, name: str, answer: Callable[[Any], Any]) -> None:
+    """Gives the objects of a class an attribute that is made when it is first read."""
+    attribute = cached_property(answer)
+    attribute.__set_name__(owner, name)
+    setattr(owner, name, attribute)

@@ -30,7 +30,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "data parallel": {"data_parallel_size": 2},
     "expert parallel": {"enable_expert_parallel": True},
     "pooling": {"runner": "pooling", "convert": "embed"},
-    "speculation": {
+    "speculation by n-grams": {
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
     },
     "a quantized checkpoint": {"hf_overrides": {"quantization_config": FP8_TILES}, "dtype": "bfloat16"},
@@ -85,13 +85,11 @@ def test_the_table_in_the_docs_says_what_happens(vllm_python: str, vllm_release,
 
 def test_vllms_own_models_serve_what_ours_do_not_have(run_jobs, tiny) -> None:
     """With our attention in them, which gives the tokens of stock vLLM."""
-    # Speculation comes last: what it imports stops vLLM 0.32 from starting another engine in its process.
-    asked = ("LoRA", "prompt embeddings", "speculation")
+    asked = ("LoRA", "prompt embeddings")
     job = {"model": tiny("llama-3.1"), "num_tokens": 24}
     jobs = [job | {"llm": {"max_model_len": 256} | FEATURES[name]} for name in asked]
     reasons = {
         "LoRA": "LlamaForCausalLM is vLLM's own, because LoRA adapters are asked for",
-        "speculation": "LlamaForCausalLM is vLLM's own, because speculative decoding is asked for",
         "prompt embeddings": "LlamaForCausalLM is vLLM's own, because prompt embeddings are asked for",
     }
     theirs, ours = run_jobs(jobs, IN_PROCESS | STOCK), run_jobs(jobs, IN_PROCESS)
@@ -99,6 +97,22 @@ def test_vllms_own_models_serve_what_ours_do_not_have(run_jobs, tiny) -> None:
         assert stock.error is None, (name, stock.log[-4000:])
         assert reasons[name] in outcome.log, (name, outcome.log[-4000:])
         assert outcome.tokens == stock.tokens, name
+
+
+def test_ours_is_the_target_of_what_guesses_by_tokens_and_of_a_whole_draft_model(run_jobs, tiny) -> None:
+    """What speculation imports stops vLLM 0.32 from starting another engine in its process."""
+    model = tiny("llama-3.1")
+    by_tokens = FEATURES["speculation by n-grams"]["speculative_config"]
+    by_model = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 2, "max_model_len": 256}
+    for asked in (by_tokens, by_model):
+        job = {"model": model, "llm": {"max_model_len": 256, "speculative_config": asked}, "num_tokens": 24}
+        [stock], [outcome] = run_jobs([job], IN_PROCESS | STOCK), run_jobs([job], IN_PROCESS)
+        assert stock.error is None, stock.log[-4000:]
+        assert outcome.error is None, outcome.log[-4000:]
+        assert "Register model LlamaForCausalLM to vLLM with" in outcome.log
+        of_draft = "LlamaForCausalLM is vLLM's own, because it drafts for another model"
+        assert (of_draft in outcome.log) == (asked is by_model)
+        assert outcome.tokens == stock.tokens
 
 
 def test_a_cache_in_fp8_generates_what_our_own_engine_does_on_any_cpu(run_jobs, tiny) -> None:

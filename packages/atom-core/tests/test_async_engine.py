@@ -55,6 +55,20 @@ async def engine(tiny_llama: Path) -> AsyncIterator[AsyncEngine]:
         yield engine
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def limited(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncEngine]:
+    """One engine of small limits, and with a folder for traces, for the tests that leave it as they found it."""
+    async with running(
+        tiny_llama,
+        max_num_seqs=2,
+        max_num_queued_requests=2,
+        max_num_queued_tokens=50,
+        max_request_logprobs=100,
+        torch_profiler_dir=str(tmp_path_factory.mktemp("traces")),
+    ) as engine:
+        yield engine
+
+
 async def tokens_of(engine: AsyncEngine, prompt: list[int], params: SamplingParams) -> dict[int, list[int]]:
     tokens: dict[int, list[int]] = {}
     async for output in engine.generate(prompt, params):
@@ -148,41 +162,39 @@ async def test_of_several_prompts_all_are_taken_or_none(engine):
     ]
 
 
-async def test_nothing_more_is_taken_once_the_queue_is_full(tiny_llama):
-    async with running(tiny_llama, max_num_seqs=1, max_num_queued_requests=1) as engine:
-        streams = [engine.generate([3] * 20, LONG) for _ in range(2)]
-        with pytest.raises(InvalidRequestError) as caught:
-            engine.generate([4], LONG)
-        assert caught.value.code == "queue_full"
-        for stream in streams:
-            assert sum([len(output.output_tokens) async for output in stream]) == LONG.max_tokens
-        assert len((await tokens_of(engine, [4], SamplingParams(max_tokens=2, ignore_eos=True)))[0]) == 2
+async def test_nothing_more_is_taken_once_the_queue_is_full(limited):
+    some = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
+    streams = [limited.generate([3] * 10, some) for _ in range(4)]
+    with pytest.raises(InvalidRequestError) as caught:
+        limited.generate([4], some)
+    assert caught.value.code == "queue_full"
+    for stream in streams:
+        assert sum([len(output.output_tokens) async for output in stream]) == some.max_tokens
+    assert len((await tokens_of(limited, [4], SamplingParams(max_tokens=2, ignore_eos=True)))[0]) == 2
 
 
-async def test_what_waits_is_counted_in_samples_before_it_is_taken(tiny_llama):
-    async with running(tiny_llama, max_num_seqs=2, max_num_queued_requests=2) as engine:
-        two_each = SamplingParams(max_tokens=300, ignore_eos=True, n=2)
-        stream = engine.submit([[3]], two_each)
-        with pytest.raises(InvalidRequestError, match="try again later") as caught:
-            engine.submit([[4]] * 2, two_each)  # there is room for two samples, and these are four
-        assert caught.value.code == "queue_full"
-        assert engine.num_unfinished_requests == 2
-        second = engine.submit([[4]], two_each)
-        await stream.aclose()
-        await second.aclose()
+async def test_what_waits_is_counted_in_samples_before_it_is_taken(limited):
+    two_each = SamplingParams(max_tokens=300, ignore_eos=True, n=2)
+    stream = limited.submit([[3]], two_each)
+    with pytest.raises(InvalidRequestError, match="try again later") as caught:
+        limited.submit([[4]] * 2, two_each)  # there is room for two samples, and these are four
+    assert caught.value.code == "queue_full"
+    assert limited.num_unfinished_requests == 2
+    second = limited.submit([[4]], two_each)
+    await stream.aclose()
+    await second.aclose()
 
 
-async def test_more_samples_than_could_ever_wait_are_refused_for_good(tiny_llama):
-    async with running(tiny_llama, max_num_seqs=2, max_num_queued_requests=2) as engine:
-        with pytest.raises(InvalidRequestError, match="at most 4") as caught:
-            engine.submit([[3]] * 3, SamplingParams(n=2))
-        assert (caught.value.param, caught.value.code) == ("n", "invalid_value")
-        with pytest.raises(InvalidRequestError, match="at most 4") as caught:
-            engine.submit([[3]] * 5, SamplingParams())
-        assert caught.value.param == "prompt"
-        with pytest.raises(InvalidRequestError):
-            engine.generate([3], SamplingParams(n=10**12))  # nothing is made for each of them first
-        assert engine.num_unfinished_requests == 0
+async def test_more_samples_than_could_ever_wait_are_refused_for_good(limited):
+    with pytest.raises(InvalidRequestError, match="at most 4") as caught:
+        limited.submit([[3]] * 3, SamplingParams(n=2))
+    assert (caught.value.param, caught.value.code) == ("n", "invalid_value")
+    with pytest.raises(InvalidRequestError, match="at most 4") as caught:
+        limited.submit([[3]] * 5, SamplingParams())
+    assert caught.value.param == "prompt"
+    with pytest.raises(InvalidRequestError):
+        limited.generate([3], SamplingParams(n=10**12))  # nothing is made for each of them first
+    assert limited.num_unfinished_requests == 0
 
 
 async def test_a_bad_request_never_reaches_the_engine_and_others_go_on(engine):
@@ -325,36 +337,31 @@ async def test_what_cannot_be_sent_is_refused_and_leaves_nothing_open(engine):
     assert engine.num_unfinished_requests == 0
 
 
-async def test_more_logprobs_than_may_be_kept_are_refused(tiny_llama):
-    async with running(tiny_llama, max_request_logprobs=100) as engine:
-        few = SamplingParams(max_tokens=10, logprobs=4, ignore_eos=True)
-        with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities") as caught:
-            engine.submit([[3]] * 3, few)
-        assert caught.value.param == "logprobs"
-        with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities"):
-            engine.submit([[3]], SamplingParams(max_tokens=10, logprobs=4, n=3, temperature=1))
-        with pytest.raises(InvalidRequestError, match="max_request_logprobs"):
-            engine.generate([3] * 40, SamplingParams(max_tokens=1, prompt_logprobs=2))
-        with pytest.raises(InvalidRequestError):
-            engine.generate([3], SamplingParams(max_tokens=None, logprobs=0))  # up to the context
-        assert len((await tokens_of(engine, [3], few))[0]) == 10
+async def test_more_logprobs_than_may_be_kept_are_refused(limited):
+    few = SamplingParams(max_tokens=10, logprobs=4, ignore_eos=True)
+    with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities") as caught:
+        limited.submit([[3]] * 3, few)
+    assert caught.value.param == "logprobs"
+    with pytest.raises(InvalidRequestError, match="up to 150 log-probabilities"):
+        limited.submit([[3]], SamplingParams(max_tokens=15, logprobs=4, n=2, temperature=1))
+    with pytest.raises(InvalidRequestError, match="max_request_logprobs"):
+        limited.generate([3] * 40, SamplingParams(max_tokens=1, prompt_logprobs=2))
+    with pytest.raises(InvalidRequestError):
+        limited.generate([3], SamplingParams(max_tokens=None, logprobs=0))  # up to the context
+    assert len((await tokens_of(limited, [3], few))[0]) == 10
 
 
-async def test_shutting_down_leaves_no_process_and_no_file(tiny_llama):
-    async with running(tiny_llama) as engine:
-        pid, folder = engine.pid, engine.folder
-        assert pid is not None
-        assert os.stat(folder).st_mode & 0o777 == 0o700
-    assert not process_exists(pid)
-    assert not os.path.exists(folder)
-
-
-async def test_draining_lets_requests_finish(tiny_llama):
+async def test_draining_lets_requests_finish_and_leaves_no_process_and_no_file(tiny_llama):
     engine = await AsyncEngine.start(EngineArgs(model=str(tiny_llama), **SMALL))
+    pid, folder = engine.pid, engine.folder
+    assert pid is not None
+    assert os.stat(folder).st_mode & 0o777 == 0o700
     finished = asyncio.create_task(tokens_of(engine, [3] * 20, SamplingParams(max_tokens=100, ignore_eos=True)))
     await asyncio.sleep(0)
     await engine.shutdown(drain_timeout=20)
     assert len((await finished)[0]) == 100
+    assert not process_exists(pid)
+    assert not os.path.exists(folder)
 
 
 async def test_shutting_down_at_once_aborts_what_runs(tiny_llama):
@@ -381,12 +388,11 @@ async def test_profiling_without_a_folder_says_what_to_set(engine):
         await engine.start_profile()
 
 
-async def test_profiling_writes_a_trace_of_the_engines_process(tiny_llama, tmp_path):
-    async with running(tiny_llama, torch_profiler_dir=str(tmp_path)) as engine:
-        await engine.start_profile()
-        await tokens_of(engine, [3, 4, 5], SamplingParams(max_tokens=3))
-        await engine.stop_profile()
-    assert len(list((tmp_path / "rank_0").glob("*.json.gz"))) == 1
+async def test_profiling_writes_a_trace_of_the_engines_process(limited):
+    await limited.start_profile()
+    await tokens_of(limited, [3, 4, 5], SamplingParams(max_tokens=3))
+    await limited.stop_profile()
+    assert len(list((Path(limited.info.profiler_dir) / "rank_0").glob("*.json.gz"))) == 1
 
 
 async def test_many_streams_give_the_text_of_each_alone(engine):
@@ -418,26 +424,24 @@ async def test_the_api_process_stays_free_of_torch_and_the_engine_dies_with_it(t
     assert not os.path.exists(folder)
 
 
-async def test_what_waits_is_counted_in_prompt_tokens_until_it_ends(tiny_llama):
-    async with running(tiny_llama, max_num_queued_tokens=50) as engine:
-        with pytest.raises(InvalidRequestError, match="max_num_queued_tokens = 50") as caught:
-            engine.submit([[3] * 26] * 2, LONG)
-        assert caught.value.code == "invalid_value"
-        stream = engine.generate([3] * 30, LONG)
-        with pytest.raises(InvalidRequestError) as caught:
-            engine.generate([3] * 21, LONG)
-        assert caught.value.code == "queue_full"
-        await engine.generate([3] * 20, LONG).aclose()
+async def test_what_waits_is_counted_in_prompt_tokens_until_it_ends(limited):
+    with pytest.raises(InvalidRequestError, match="max_num_queued_tokens = 50") as caught:
+        limited.submit([[3] * 26] * 2, LONG)
+    assert caught.value.code == "invalid_value"
+    stream = limited.generate([3] * 30, LONG)
+    with pytest.raises(InvalidRequestError) as caught:
+        limited.generate([3] * 21, LONG)
+    assert caught.value.code == "queue_full"
+    await limited.generate([3] * 20, LONG).aclose()
+    await stream.aclose()
+    await limited.generate([3] * 50, LONG).aclose()
+
+
+async def test_no_tenant_fills_the_queue(limited):
+    greedy = [limited.generate([3], LONG, tenant="greedy") for _ in range(2)]
+    with pytest.raises(InvalidRequestError, match="left to others"):
+        limited.generate([3], LONG, tenant="greedy")
+    modest = limited.generate([4], LONG, tenant="modest")
+    for stream in (*greedy, modest):
         await stream.aclose()
-        await engine.generate([3] * 50, LONG).aclose()
-
-
-async def test_no_tenant_fills_the_queue(tiny_llama):
-    async with running(tiny_llama, max_num_seqs=2, max_num_queued_requests=2) as engine:
-        greedy = [engine.generate([3], LONG, tenant="greedy") for _ in range(2)]
-        with pytest.raises(InvalidRequestError, match="left to others"):
-            engine.generate([3], LONG, tenant="greedy")
-        modest = engine.generate([4], LONG, tenant="modest")
-        for stream in (*greedy, modest):
-            await stream.aclose()
-        assert engine._open.load_of("greedy") == engine._open.load
+    assert limited._open.load_of("greedy") == limited._open.load

@@ -168,8 +168,20 @@ def test_what_was_chosen_for_states_is_told_too():
     assert len(make_size_with_states(memory=1 << 40, slot_bytes=MIB, finds_prefixes=False).choices) == 2
 
 
-def make_size_with_states(*, memory: int, slot_bytes: int, finds_prefixes: bool = True, **cache):
-    """The size for four requests of 512 tokens, each with states of `slot_bytes` beside its blocks."""
+def test_a_request_has_a_state_for_each_draft_in_half_of_the_memory():
+    for memory, num_requests in ((240_000, 4), (239_999, 3), (60_000, 1)):
+        size = make_size_with_states(memory=1 << 30, memory_bytes=memory, slot_bytes=10_000, slots_each=3)
+        assert size.num_slots == 3 * num_requests
+        # A snapshot is one state.
+        assert size.num_snapshots == min(memory // 4 // 10_000, 12)
+    told = make_size_with_states(memory=1 << 40, slot_bytes=MIB, slots_each=3).choices[1]
+    assert told.startswith("num_slots = 12 (0.01 GiB): states of 4 requests, one and one for each draft, within half")
+    with pytest.raises(ConfigError, match="one request take 3.0 MiB.*give more memory or propose fewer drafts"):
+        make_size_with_states(memory=1 << 30, memory_bytes=6 * MIB - 1, slot_bytes=MIB, slots_each=3)
+
+
+def make_size_with_states(*, memory: int, slot_bytes: int, finds_prefixes: bool = True, slots_each: int = 1, **cache):
+    """The size for four requests of 512 tokens, each with `slots_each` states of `slot_bytes` beside its blocks."""
     config = EngineConfig(
         model=ModelConfig("fake", Path("fake"), "FakeForCausalLM", "float32", 512, False, 100, ()),
         cache=CacheConfig(BLOCK_SIZE, CacheFormat("float32"), finds_prefixes, "xxhash64", 0.9, **cache),
@@ -180,7 +192,7 @@ def make_size_with_states(*, memory: int, slot_bytes: int, finds_prefixes: bool 
         device="cpu",
     )
     page = CacheLayout("nhd", BLOCK_SIZE, (CacheTensor("all", (1024,), "uint8"),))
-    groups = (PageGroup(Pages(), ()), PageGroup(Slots(), ()))
+    groups = (PageGroup(Pages(), ()), PageGroup(Slots(slots_each), ()))
     return size_cache(config, CachePages(groups, (page,), 64, slot_bytes), memory)
 
 

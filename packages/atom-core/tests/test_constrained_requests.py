@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import (
     EngineOutput,
     EngineRequest,
@@ -27,6 +26,7 @@ from atom_core.structured_output.compiler import (
     Compilation,
 )
 from atom_core.structured_output.compilers import Compilers
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.structured_output.followed_text import TOKEN_BYTES, FollowedText, held_bytes
 from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
@@ -169,10 +169,10 @@ def test_what_waits_can_be_aborted_and_nothing_else(constrained):
 
 def compilation_of(constrained: ConstrainedRequests, name: str) -> Compilation:
     """What a request waits for; it is asked for once the vocabulary is there."""
-    while constrained._waiting[name].compilation is None:
+    while constrained._waiting._waiting[name].compilation is None:
         assert not constrained.take_ready()
         time.sleep(0.001)
-    return constrained._waiting[name].compilation  # type: ignore[return-value]
+    return constrained._waiting._waiting[name].compilation  # type: ignore[return-value]
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_a_grammar_that_takes_too_long_is_refused(tokenizer, slow_work, seconds,
 
 def test_closing_ends_the_threads_of_the_compilers(constrained):
     run_all(constrained, make_request(regex="a"))
-    compilers: Compilers = constrained._compilers.result()
+    compilers: Compilers = constrained._waiting.compilers.result()
     constrained.close()
     for backend in ("llguidance", "xgrammar"):
         with pytest.raises(RuntimeError, match="shutdown"):

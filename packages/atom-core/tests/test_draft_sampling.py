@@ -9,17 +9,10 @@ from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.sampler import Sampler, report
 from atom_core.worker.steps.batch import StepRows, build_input
-from atom_kernels.sampling import verify_drafts
 
 VOCAB_SIZE = 8
 # One draw in 10,000 from a chi-square distribution with 7 degrees of freedom is above.
 CRITICAL = 29.9
-
-
-def test_a_request_keeps_its_samples_up_to_the_first_that_is_not_the_draft():
-    sampled = torch.tensor([1, 2, 3, 4, 5, 6, 7, 8, 9])
-    drafts = torch.tensor([1, 2, -1, 4, 0, 6, -1, -1, -1])
-    assert verify_drafts(sampled, drafts).tolist() == [1, 2, 3, 4, 5, -1, -1, 8, 9]
 
 
 def sampled_runs(logits_SV: torch.Tensor, drafts: tuple[int, ...], num_requests: int, **params) -> list[list[int]]:

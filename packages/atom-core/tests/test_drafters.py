@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from atom_core.speculation import Candidate, Draft, DraftStatistics, Speculation, SpeculationConfig, Trail
+from atom_core.speculation import Candidate, Draft, DraftStatistics, EachByItself, Speculation, SpeculationConfig, Trail
 from atom_core.speculation import ngram as ngram_module
 from atom_core.speculation.costs import StepCosts
 from atom_core.speculation.ngram import NgramDrafter
@@ -156,24 +156,22 @@ def test_steps_cost_what_was_measured_and_between_them_in_proportion():
     assert costs_of(n4=2.0).seconds(8) == pytest.approx(2.08)
 
 
-def test_a_step_that_took_longest_does_not_count_and_what_comes_again_does():
+def test_of_few_steps_the_half_that_took_longest_does_not_count():
     costs = StepCosts()
     for seconds in (9.0, 1.0, 3.0):
         costs.take(1, seconds)
+    assert costs.seconds(1) == 1.0
+    costs.take(1, 8.0)
     assert costs.seconds(1) == 2.0
-    for _ in range(2):
-        costs.take(1, 8.0)
-    assert costs.seconds(1) == pytest.approx((1.0 + 3.0 + 8.0 + 8.0) / 4)
 
 
-def test_the_last_sixteen_steps_of_a_size_count():
-    costs = costs_of(n1=5.0)
-    for _ in range(13):
-        costs.take(1, 2.0)
-    assert costs.seconds(1) == pytest.approx((13 * 2.0 + 2 * 5.0) / 15)
-    for _ in range(3):
-        costs.take(1, 2.0)
-    assert costs.seconds(1) == 2.0
+def test_of_the_last_sixteen_steps_a_quarter_does_not_count():
+    costs = StepCosts()
+    for seconds in [1.0] * 9 + [5.0] * 12 + [50.0] * 4:
+        costs.take(1, seconds)
+    assert costs.seconds(1) == 5.0
+    costs.take(1, 50.0)
+    assert costs.seconds(1) == pytest.approx((11 * 5.0 + 50.0) / 12)
 
 
 def test_what_was_measured_long_before_counts_until_three_new_steps_were():
@@ -182,9 +180,9 @@ def test_what_was_measured_long_before_counts_until_three_new_steps_were():
         costs.take(4, 1.0)
     found = []
     for _ in range(3):
-        costs.take(1, 2.0)
+        costs.take(1, 9.0)
         found.append(costs.seconds(1))
-    assert found == [4.0, 3.5, 2.0]
+    assert found == [5.0, 5.0, 9.0]
 
 
 def test_it_is_known_how_long_ago_steps_were_measured():
@@ -245,7 +243,7 @@ def make_trail(right: float) -> Trail:
 
 
 def chosen(*rights: float, room: int = 100, costs: StepCosts, num_rows: int = 0) -> list[int]:
-    speculation = Speculation(SpeculationConfig(num_tokens=8), lambda: FixedDrafter(4))
+    speculation = Speculation(SpeculationConfig(num_tokens=8), EachByItself(lambda: FixedDrafter(4)))
     speculation.costs = costs
     candidates = [Candidate(make_trail(right), [1] * 500, 50) for right in rights]
     return [len(found) for found in speculation.choose(candidates, num_rows=num_rows or len(rights), room=room)]
@@ -279,7 +277,7 @@ def test_the_room_of_a_step_is_kept_to():
 
 def test_a_step_is_waited_for_where_drafts_would_follow_it():
     def is_worth(right: float, costs: StepCosts) -> bool:
-        speculation = Speculation(SpeculationConfig(num_tokens=4), lambda: FixedDrafter(4))
+        speculation = Speculation(SpeculationConfig(num_tokens=4), EachByItself(lambda: FixedDrafter(4)))
         speculation.costs = costs
         candidates = [Candidate(make_trail(right), [1] * 500, 50)]
         return speculation.is_worth_waiting(candidates, num_rows=1, room=50)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from asked_for import WAYS, make_prompts, run, what_counts
 from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_core.engine.startup import open_model, resolve
-from tiny_drafts import make_agreeing
+from tiny_drafts import let_agree, make_agreeing, make_predicting
 from tiny_heads import make_agreeing_head
 from toy_drafts import config_of
 
@@ -41,6 +43,52 @@ def test_what_checkpoints_have_changes_no_token(make_engine, target_and_settings
     engine = make_engine(folder, **settings)
     assert what_counts(run(engine, prompts, temperature=temperature)) == what_counts(plain)
     assert engine.stats.num_accepted_tokens > 0.9 * engine.stats.num_draft_tokens > 70
+
+
+@pytest.fixture(scope="module")
+def make_agreed(tmp_path_factory) -> Callable[[str], Path]:
+    """``make_agreed(family)``: a checkpoint of a family whose prediction layer guesses what it generates."""
+
+    @functools.cache
+    def make(family: str) -> Path:
+        folder = make_predicting(family, tmp_path_factory.mktemp(family) / "model", vocab_size=512)
+        return let_agree(folder, norm_offset=float(family.startswith("qwen3")))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("family", "way"),
+    [
+        *(("qwen3_next", way) for way in WAYS),
+        ("qwen3_5-text", "chunks of 9"),
+        ("qwen3_5_moe-text", "plain"),
+        ("deepseek_v32", "preempted"),
+        ("glm_moe_dsa", "chunks of 9"),
+    ],
+)
+def test_prediction_layers_that_agree_are_always_right_and_change_nothing(make_engine, make_agreed, family, way):
+    prompts, folder = make_prompts(4), make_agreed(family)
+    plain = run(make_engine(folder), prompts, temperature=0.0)
+    engine = make_engine(folder, speculative_config={"method": "mtp", **EAGER}, **WAYS[way])
+    assert what_counts(run(engine, prompts, temperature=0.0)) == what_counts(plain)
+    assert engine.stats.num_accepted_tokens > 0.9 * engine.stats.num_draft_tokens > 50
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_moe", "deepseek_v32"])
+def test_prediction_layers_that_are_mostly_wrong_change_nothing(make_engine, tiny_family, family):
+    """Random ones, behind prompts that share beginnings of more than one state or block."""
+    beginning = [token % 380 + 3 for token in (make_prompts(1)[0] * 9)[:70]]
+    prompts = [beginning + [token % 380 + 3 for token in prompt] for prompt in make_prompts(4, longest=20)]
+    folder = tiny_family(family)
+    plain = run(make_engine(folder, enable_prefix_caching=False), prompts, temperature=1.0)
+    engine = make_engine(folder, speculative_config={"method": "mtp", **EAGER})
+    for _ in range(2):
+        outputs = run(engine, prompts, temperature=1.0)
+        assert what_counts(outputs) == what_counts(plain)
+    assert all(output["num_cached_tokens"] >= 64 for output in outputs)
+    assert engine.stats.num_accepted_tokens < 0.3 * engine.stats.num_draft_tokens
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -68,8 +69,8 @@ def test_where_drafts_cost_more_than_they_give_they_are_left_out():
 
 def test_drafts_go_and_come_back_with_the_number_of_requests():
     engine = decodes()
-    drafts = [steady(engine, number, 100).drafts for number in (1, 128, 32, 128, 1)]
-    assert [round(number) for number in drafts] == [3, 0, 3, 0, 3]
+    drafts = [steady(engine, number, 100).drafts for number in (128, 1, 128, 32, 128)]
+    assert [round(number) for number in drafts] == [0, 3, 0, 3, 0]
 
 
 @pytest.mark.parametrize("is_slow_without", [True, False])
@@ -84,18 +85,47 @@ def test_what_was_measured_in_a_bad_moment_is_found_out(is_slow_without):
 
 
 def test_a_delay_that_comes_again_and_again_is_part_of_what_drafts_cost():
-    """Every other step with drafts takes four times as long."""
+    """Two of three steps with drafts take four times as long."""
     steps = itertools.count()
 
     def device(num_rows: int, num_tokens: int, num_next_drafts: int) -> float:
-        return 7.0 * (4.0 if num_tokens > num_rows and next(steps) % 2 else 1.0)
+        return 7.0 * (4.0 if num_tokens > num_rows and next(steps) % 3 else 1.0)
 
     engine = TimedDecodes(device, lambda *_: 1.0, chance=0.7, num_drafts=3)
     engine.let_run(8)
     engine.speed(200)
     found = engine.speed(400)
-    assert found.rate > 0.97 * 8 / 7.0
+    assert found.rate > 0.95 * 8 / 7.0
     assert found.drafts < 0.3
+
+
+def test_the_first_steps_of_each_kind_take_long_and_drafts_are_soon_as_many_as_pay():
+    """Graphs are replayed for the first time, and memory is asked for."""
+    seen: dict[tuple[int, int], int] = {}
+
+    def device(num_rows: int, num_tokens: int, num_next_drafts: int) -> float:
+        count = seen[num_tokens, num_next_drafts] = seen.get((num_tokens, num_next_drafts), 0) + 1
+        step, _, token, draft = MEASURED[num_rows]
+        return (step + token * (num_tokens - num_rows) + draft * num_next_drafts) * (2.0 if count < 4 else 1.0)
+
+    engine = TimedDecodes(device, lambda num_rows, *_: MEASURED[num_rows][1], chance=0.7, num_drafts=3)
+    engine.let_run(32)
+    engine.speed(40)
+    assert engine.speed(100).drafts > 2.7
+
+
+@pytest.mark.parametrize("num_requests", [1, 16])
+def test_what_delays_steps_now_and_then_keeps_drafts_neither_on_nor_off(num_requests):
+    """A sixth of all steps takes 15 ms more, whatever they are."""
+    chooser = random.Random(2)
+
+    def late(num_rows: int, *_: int) -> float:
+        return MEASURED[num_rows][1] + 15.0 * (chooser.random() < 1 / 6)
+
+    engine = decodes(3 if num_requests == 1 else 1)
+    engine.host = late
+    found = steady(engine, num_requests, 600)
+    assert found.drafts > 2.7 if num_requests == 1 else found.drafts < 0.1
 
 
 def test_steps_between_two_ways_to_run_are_not_measured():
@@ -103,10 +133,11 @@ def test_steps_between_two_ways_to_run_are_not_measured():
     engine = decodes(1)
     engine.let_run(1)
     engine.speed(900)
-    measured = engine.scheduler._drafting._speculation.costs._measured
+    drafting: Any = engine.scheduler._drafting
+    measured = drafting._speculation.costs._measured
     assert {(number, size) for number, sizes in measured.items() for size in sizes} == {(0, 1), (0, 2), (1, 2)}
-    assert [seconds for _, seconds in measured[0][1].steps] == pytest.approx([5.6] * len(measured[0][1].steps))
-    assert [seconds for _, seconds in measured[1][2].steps] == pytest.approx([5.6 + 1.4 + 0.15 + 0.33] * 16)
+    assert [seconds for _, seconds in measured[0][1]._steps] == pytest.approx([5.6] * len(measured[0][1]._steps))
+    assert [seconds for _, seconds in measured[1][2]._steps] == pytest.approx([5.6 + 1.4 + 0.15 + 0.33] * 16)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -136,6 +167,12 @@ def test_a_trial_waits_until_a_hundredth_of_the_time_pays_for_it():
         assert trials.number(prospects, 0) == 0
     trials.save(2.0)
     assert [trials.number(prospects, 0) for _ in range(8)] == [1] * 6 + [0] * 2
+
+
+def test_a_step_that_took_long_for_once_pays_for_one_trial_alone():
+    trials, prospects = Trials(), [Prospect(2.0, 2.0, 9), Prospect(2.0, 2.5, 5)]
+    trials.save(1e6)
+    assert [trials.number(prospects, 0) for _ in range(20)] == [1] * 6 + [0] * 14
 
 
 def test_what_was_measured_longest_ago_is_tried():

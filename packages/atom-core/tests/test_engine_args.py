@@ -13,7 +13,7 @@ from atom_core import EngineArgs, LLMEngine
 from atom_core.config import ConfigError, options_of, resolve_config
 from atom_core.config.speculation import read_speculation
 from atom_core.engine.startup import open_model, resolve
-from atom_core.speculation import SpeculationConfig
+from atom_core.speculation import SpeculationConfig, SuffixConfig
 from atom_kernels.platform import detect_platform
 from atom_kernels.protocols import CACHE_DTYPES
 from atom_kernels.rotary import RopeConfig, rope_frequencies
@@ -81,6 +81,17 @@ def test_speculation_is_off_and_flags_or_vllms_json_turn_it_on():
     assert read_json(whole) == SpeculationConfig(num_tokens=4, prompt_lookup_min=3, prompt_lookup_max=7)
 
 
+def test_suffix_lookup_is_asked_for_by_a_flag_or_in_vllms_spelling():
+    assert read_speculation(parse("--method", "suffix")) == SpeculationConfig(method="suffix", num_tokens=15)
+    assert read_json('{"method": "suffix", "num_speculative_tokens": 3}') == SpeculationConfig(
+        method="suffix", num_tokens=3
+    )
+    names = ("max_tree_depth", "max_cached_requests", "max_spec_factor", "min_token_prob")
+    fields = {f"suffix_decoding_{name}": value for name, value in zip(names, (30, 7, 2, 0.3), strict=True)}
+    expected = SuffixConfig(max_tree_depth=30, max_cached_requests=7, max_spec_factor=2.0, min_token_prob=0.3)
+    assert read_json(json.dumps({"method": "suffix", **fields})).suffix == expected
+
+
 def test_a_model_that_drafts_is_asked_for_by_its_method_and_a_head_by_its_folder():
     by_flags = read_speculation(parse("--method", "mtp", "--num-speculative-tokens", "2"))
     assert by_flags is not None
@@ -89,6 +100,20 @@ def test_a_model_that_drafts_is_asked_for_by_its_method_and_a_head_by_its_folder
     head = read_json('{"method": "eagle3", "model": "some/head", "num_speculative_tokens": 3}')
     assert head == SpeculationConfig(method="eagle3", model="some/head", num_tokens=3)
     assert [config.is_by_model for config in (by_flags, head, SpeculationConfig())] == [True, True, False]
+
+
+def test_a_whole_model_that_drafts_is_asked_for_by_its_folder():
+    expected = SpeculationConfig(method="draft_model", model="some/model", num_tokens=4)
+    assert read_speculation(parse("--draft-model", "some/model")) == expected
+    assert read_speculation(parse("--draft-model", "some/model", "--method", "draft_model")) == expected
+    assert read_json('{"method": "draft_model", "model": "some/model"}') == expected
+    head = read_speculation(parse("--draft-model", "some/head", "--method", "eagle3"))
+    assert head == SpeculationConfig(method="eagle3", model="some/head")
+    rounded = read_json('{"method": "draft_model", "model": "m", "quantization": "int8", "num_speculative_tokens": 2}')
+    assert (rounded.quantization, rounded.num_tokens) == ("int8", 2)
+    asked = [config for config in (expected, head) if config is not None]
+    assert [config.is_by_model for config in asked] == [True, True]
+    assert [config.keeps_by_next for config in asked] == [False, True]
 
 
 def test_prediction_layers_that_a_model_does_not_have_are_refused_before_weights_load(tiny_llama):
@@ -115,8 +140,6 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
         ({"distributed_executor_backend": "ray"}, "distributed_executor_backend ray is not supported"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is not supported"),
         ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
-        ({"method": "suffix"}, "method suffix is not supported.*built is ngram, mtp, eagle, eagle3"),
-        ({"speculative_config": '{"method": "draft_model"}'}, "method draft_model is not supported"),
         ({"trust_remote_code": True}, "trust_remote_code is not supported"),
     ],
     ids=str,
@@ -158,10 +181,44 @@ def test_what_is_not_built_is_refused_in_one_line(settings, message):
             {"speculative_config": {"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}},
             "turn them round",
         ),
-        ({"method": "eagle3"}, "method eagle3 needs the folder or name of its head: give speculative_config"),
+        ({"method": "eagle3"}, "method eagle3 needs the folder or name of its head: give draft_model, or"),
+        ({"method": "draft_model"}, "method draft_model needs the folder or name of its model: give draft_model, or"),
+        ({"speculative_config": {"method": "draft_model"}}, "method draft_model needs the folder or name of its model"),
+        ({"method": "ngram", "draft_model": "x"}, "a model beside ngram, which needs none"),
+        ({"draft_model": "x", "speculative_config": {"method": "ngram"}}, "give it alone"),
+        ({"draft_model": "x", "num_speculative_tokens": 17}, "is 17; it must be at most 16"),
+        (
+            {"speculative_config": {"method": "eagle", "model": "x", "quantization": "int8"}},
+            "has 'quantization', which is for draft_model, beside eagle",
+        ),
+        (
+            {"speculative_config": {"method": "draft_model", "model": "x", "quantization": "int3"}},
+            "quantization 'int3'; allowed are auto, none, int8",
+        ),
         ({"speculative_config": {"method": "eagle", "model": 3}}, "method eagle needs the folder or name of its head"),
         ({"speculative_config": {"method": "mtp", "model": "x"}}, "a model beside mtp, which needs none"),
         ({"speculative_config": {"method": "mtp", "prompt_lookup_max": 3}}, "'prompt_lookup_max', which is for ngram"),
+        (
+            {"speculative_config": {"method": "ngram", "suffix_decoding_min_token_prob": 0.1}},
+            "has 'suffix_decoding_min_token_prob', which is for suffix, beside ngram: leave it out",
+        ),
+        (
+            {"speculative_config": {"method": "suffix", "prompt_lookup_min": 2}},
+            "'prompt_lookup_min', which is for ngram",
+        ),
+        (
+            {"speculative_config": {"method": "suffix", "suffix_decoding_max_spec_factor": 0}},
+            "suffix_decoding_max_spec_factor 0; it must be a number from 0.25 to 16",
+        ),
+        (
+            {"speculative_config": {"method": "suffix", "suffix_decoding_min_token_prob": True}},
+            "suffix_decoding_min_token_prob True; it must be a number from 0 to 1",
+        ),
+        (
+            {"speculative_config": {"method": "suffix", "suffix_decoding_max_tree_depth": 3}},
+            "suffix_decoding_max_tree_depth 3; it must be a whole number from 4 to 64",
+        ),
+        ({"speculative_config": {"method": "ngram"}, "num_speculative_tokens": 1}, "give it alone"),
         ({"method": "mtp", "num_speculative_tokens": 17}, "is 17; it must be at most 16"),
         ({"speculative_config": {"method": "ngram", "adaptive": 1}}, "adaptive 1; it must be true or false"),
     ],

@@ -17,11 +17,11 @@ from atom_kernels.platform import Platform, use_platform
 
 pytest.importorskip("transformers")
 
-import transformers
-
 from aiter_calls import recorded_calls
 from amd_machine import amd_machine
 from tiny_architectures import make_tiny
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 NUM_TOKENS = 12
 LENGTHS = (40, 1, 17, 33)
@@ -106,8 +106,6 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 @pytest.fixture(scope="module")
 def folder(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     sizes = {"hidden_size": 128} | model.sizes
     return make_tiny(model.family, tmp_path_factory.mktemp("on_amd") / model.family, seed=model.seed, **sizes)
 

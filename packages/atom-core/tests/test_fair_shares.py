@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atom_core.engine.errors import InvalidRequestError
 from atom_core.engine.inputs.queue_limits import Load, QueueLimits
+from atom_core.errors import InvalidRequestError
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig

@@ -1,25 +1,12 @@
-"""The worker's Triton kernels in Triton's interpreter: in a process of their own, since Triton decides at import."""
+"""The worker's Triton kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-_FOLDER = Path(__file__).parent / "triton_kernels"
+from interpreted_tests import needs_triton, run_in_the_interpreter
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@needs_triton
 def test_inputs_built_by_kernels_equal_those_of_the_host_in_the_interpreter():
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(_FOLDER)],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+    run_in_the_interpreter(Path(__file__).parent / "triton_kernels")

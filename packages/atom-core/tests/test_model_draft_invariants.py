@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from asked_for import ASKED, VOCAB_SIZE, WAYS, make_params, make_prompts, run, what_counts
+from asked_for import ASKED, VOCAB_SIZE, WAYS, WAYS_AND_ASKED, make_params, make_prompts, run, what_counts
 from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 from atom_core.config import EngineConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.executor import InlineExecutor
-from atom_core.executor.protocol import Masks, PendingOutput
 from atom_core.messages import ModelOutput
 from atom_core.worker.model.loading_with_cache import LoadModel
 from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.runner import Masks, PendingOutput
 from toy_drafts import LastTokenTarget, ToyDraft, config_of, let_draft, load_last_token, load_with_draft
 
 SMALL: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 32, "num_threads": 1, "seed": 0}
@@ -48,13 +49,16 @@ def without_drafts(engine: LLMEngine, load: Any, folder: Path) -> LLMEngine:
     return engine
 
 
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("way", WAYS)
-def test_drafts_of_a_model_change_nothing(make_engine, make_drafting, way, asked):
-    prompts = make_prompts(5)
-    plain = run(make_engine(), prompts, **ASKED[asked])
+@pytest.fixture(scope="module")
+def plain(engine: LLMEngine) -> Callable[[str], list[dict[str, Any]]]:
+    """``plain(asked)``: what five prompts give without drafts, in no way but the plain one."""
+    return cache(lambda asked: run(engine, make_prompts(5), **ASKED[asked]))
+
+
+@pytest.mark.parametrize(("way", "asked"), WAYS_AND_ASKED)
+def test_drafts_of_a_model_change_nothing(make_drafting, plain, way, asked):
     engine = make_drafting(**WAYS[way])
-    assert what_counts(run(engine, prompts, **ASKED[asked])) == what_counts(plain)
+    assert what_counts(run(engine, make_prompts(5), **ASKED[asked])) == what_counts(plain(asked))
     stats = engine.stats
     assert stats.num_draft_tokens > 40
     assert asked != "few allowed" or stats.num_accepted_tokens > 5

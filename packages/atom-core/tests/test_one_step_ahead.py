@@ -12,10 +12,11 @@ import pytest
 
 from atom_core.config import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError
-from atom_core.executor import InlineExecutor, PendingOutput, RunnerInfo
+from atom_core.errors import EngineDeadError
+from atom_core.executor import InlineExecutor
 from atom_core.messages import EngineRequest, ModelOutput, RequestStepOutput, SamplingParams
 from atom_core.scheduler import SchedulerConfig
+from atom_core.worker.runner import PendingOutput, RunnerInfo
 from atom_kernels.protocols import CacheFormat
 
 
@@ -39,26 +40,32 @@ def make_request(request_id: str = "a", *, max_tokens: int = 5) -> EngineRequest
 class FakeDevice:
     """A runner whose steps take time; it counts up, and keeps a trace of what happened when.
 
-    `fails_at` names steps that raise.
+    `fails_at` names steps that raise; `launches` is what it says of itself, and `gate` lets it go on.
     """
 
-    def __init__(self, *, delay: float = 0.01, fails_at: tuple[int, ...] = ()) -> None:
+    def __init__(self, *, delay: float = 0.01, fails_at: tuple[int, ...] = (), launches: bool = False) -> None:
         self.trace: list[tuple[str, int]] = []
+        self.launched: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self._launches = launches
         self.threads: set[int] = set()
         self._delay = delay
         self._fails_at = fails_at
         self._count = 0
 
     def load(self) -> RunnerInfo:
-        return RunnerInfo(num_blocks=64, max_model_len=128)
+        return RunnerInfo(num_blocks=64, max_model_len=128, launches=self._launches)
 
     def forward(self, step) -> None:
         self.threads.add(threading.get_ident())
         self._step = step
         self._count += 1
         time.sleep(self._delay)
+        self.gate.wait()
         if self._count in self._fails_at:
             raise RuntimeError("the device is on fire")
+        self.launched.append(step.step_id)
 
     def sample(self, masks) -> PendingOutput:
         tokens = [[self._count] if request.num_samples else [] for request in self._step.scheduled]
@@ -119,6 +126,38 @@ def test_the_next_step_is_submitted_before_the_last_ones_tokens_are_read():
     for earlier, later in itertools.pairwise(submitted):
         assert device.trace.index(("submitted", later)) < device.trace.index(("read", earlier))
         assert device.trace.index(("submitted", later)) < device.trace.index(("sampled", earlier))
+
+
+def test_a_device_that_has_nothing_to_do_gets_its_step_before_anything_else_is_done():
+    device = FakeDevice(launches=True)
+    core = EngineCore(make_config(), InlineExecutor(device))
+    core.add_request(make_request())
+    core.step()
+    assert device.launched == [0]
+    # With that one in flight, nobody waits for the next.
+    device.gate.clear()
+    core.step()
+    assert device.launched == [0]
+    device.gate.set()
+    run(core)
+
+
+def test_what_fails_while_it_is_launched_is_reported_with_its_step():
+    device = FakeDevice(launches=True, fails_at=(1,))
+    [ending] = run(EngineCore(make_config(), InlineExecutor(device)), make_request())["a"]
+    assert ending.finish_reason == "error"
+    assert "the device is on fire" in ending.error
+
+
+def test_a_worker_that_computes_by_itself_is_not_waited_for():
+    device = FakeDevice()
+    core = EngineCore(make_config(), InlineExecutor(device))
+    core.add_request(make_request())
+    device.gate.clear()
+    core.step()
+    assert device.launched == []
+    device.gate.set()
+    run(core)
 
 
 def test_without_async_scheduling_each_step_is_read_before_the_next_is_submitted():

@@ -25,15 +25,15 @@ from atom_core.config.sections import (
     ProfilerConfig,
 )
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError, EngineStartError
+from atom_core.errors import EngineDeadError, EngineStartError
 from atom_core.executor.processes import rank_processes
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.executor.processes.wire import Load, Loaded, Prepare, decode_from_rank, decode_to_rank, encode
-from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler import SchedulerConfig
-from atom_kernels.protocols import CacheFormat, Pages
+from atom_core.worker.runner import RunnerInfo
+from atom_kernels.protocols import CacheFormat, Pages, Slots
 
 QUIET = [sys.executable, quiet_rank.__file__]
 STEP = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [[0]], 1)], [], [])
@@ -194,7 +194,8 @@ def test_messages_longer_than_a_socket_holds_pass_each_other(sound: RankProcesse
 
 def test_all_that_a_runner_tells_crosses_processes():
     assert Loaded.__struct_fields__ == RunnerInfo.__struct_fields__
-    info = RunnerInfo(7, 64, (Pages(), Pages(16)), {"load weights": 0.5}, ["dtype = float32: it was asked for"])
+    choices, groups = ["dtype = float32: it was asked for"], (Pages(), Pages(16), Slots(3))
+    info = RunnerInfo(7, 64, groups, {"load weights": 0.5}, choices, num_slots=6, num_snapshots=2, launches=True)
     received = decode_from_rank(encode(Loaded.of(info)))
     assert isinstance(received, Loaded)
     assert received.info == info

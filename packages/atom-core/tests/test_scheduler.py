@@ -4,27 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atom_core.kv_cache import KVCacheConfig
-from atom_core.messages import EngineRequest, ModelOutput, SamplingParams
-from atom_core.scheduler import Scheduler, SchedulerConfig
-from fake_worker import FakeEngine, tokens_alone
-
-
-def make_engine(ahead=0, clock=lambda: 0.0, **overrides):
-    cache = {"num_blocks": 64, "block_size": 4}
-    cache |= {name: overrides.pop(name) for name in (*cache, "enable_prefix_caching") if name in overrides}
-    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "async_scheduling": ahead > 0}
-    scheduler = Scheduler(SchedulerConfig(**limits | overrides), KVCacheConfig(**cache), clock=clock)
-    return FakeEngine(scheduler, cache["num_blocks"], cache["block_size"], ahead)
-
-
-def make_request(request_id="a", num_prompt_tokens=3, **overrides):
-    names = ("kind", "eos_token_ids", "priority", "parent_id", "sample_index", "tenant")
-    fields = {name: overrides.pop(name) for name in names if name in overrides}
-    token_ids = overrides.pop("token_ids", [ord(request_id[0]) + i for i in range(num_prompt_tokens)])
-    return EngineRequest(
-        request_id=request_id, token_ids=token_ids, sampling_params=SamplingParams(**overrides), **fields
-    )
+from atom_core.messages import ModelOutput
+from fake_worker import tokens_alone
+from scheduled_requests import make_engine, make_request
 
 
 def shares(step):

@@ -6,22 +6,20 @@ import random
 
 import pytest
 
+from atom_core.kv_cache import KVCacheConfig
 from atom_core.messages import EngineRequest, SamplingParams, StructuredOutputParams
+from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.speculation import Candidate, Draft, Speculation, SpeculationConfig
 from atom_core.speculation.costs import StepCosts
 from block_accounting import check_blocks
 from fake_drafters import make_drafting_engine
 from fake_worker import Clock, tokens_alone
+from scheduled_requests import make_request
 
 
 def make_engine(kind="model knowing", **options):
     defaults = {"mistakes": 0.0, "num_blocks": 256, "max_model_len": 400, "clock": lambda: 0.0}
     return make_drafting_engine(kind, **defaults | options)
-
-
-def make_request(request_id="a", num_prompt_tokens=3, **overrides):
-    token_ids = [ord(request_id[0]) + i for i in range(num_prompt_tokens)]
-    return EngineRequest(request_id=request_id, token_ids=token_ids, sampling_params=SamplingParams(**overrides))
 
 
 def rows(engine):
@@ -111,6 +109,33 @@ def test_the_last_draft_needs_no_slot(num_prompt_tokens, num_blocks):
     assert engine.scheduler.stats().num_free_blocks == 9 - num_blocks
 
 
+def with_a_whole_model(num_blocks: int, *requests: EngineRequest, num_tokens: int) -> tuple[list[int], int]:
+    """Drafts of each request behind the first step, and blocks that are free then."""
+    config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32, max_model_len=128)
+    asked = SpeculationConfig(method="draft_model", model="m", num_tokens=num_tokens, adaptive=False)
+    cache = KVCacheConfig(num_blocks=num_blocks, block_size=4)
+    scheduler = Scheduler(config, cache, speculation=Speculation(asked))
+    for request in requests:
+        scheduler.add_request(request)
+    step = scheduler.schedule()
+    assert step is not None
+    return [entry.num_next_drafts for entry in step.scheduled], scheduler.stats().num_free_blocks
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "num_drafts", "num_blocks"), [(2, 2, 1), (3, 2, 2), (3, 1, 1), (4, 1, 2)]
+)
+def test_a_whole_model_has_a_slot_for_the_token_behind_the_step_too(num_prompt_tokens, num_drafts, num_blocks):
+    request = make_request("a", num_prompt_tokens, max_tokens=9)
+    assert with_a_whole_model(9, request, num_tokens=num_drafts) == ([num_drafts], 9 - num_blocks)
+
+
+def test_where_no_block_is_free_a_whole_model_makes_one_draft_fewer_than_a_head():
+    """As above: the place that is left takes the token behind the step."""
+    requests = make_request("a", 3, max_tokens=2), make_request("b", 7, max_tokens=5)
+    assert with_a_whole_model(3, *requests, num_tokens=8) == ([0, 1], 0)
+
+
 def test_blocks_of_drafts_are_the_requests_own_and_go_with_it():
     chooser = random.Random(3)
     engine = make_engine("model random", num_tokens=7, num_blocks=40)
@@ -193,9 +218,9 @@ def test_requests_whose_drafts_are_right_more_or_less_often_have_equally_many():
     for trail in (often, seldom):
         trail.take(Draft((7, 7, 7)), token_ids, len(token_ids))
     candidates = [Candidate(trail, token_ids, 9) for trail in (often, seldom)]
-    assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=9)] == [1, 1]
     assert speculation.choose_next(candidates, num_rows=2, room=9).number == 1
-    assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=1)] == [0, 0]
+    for room, number in ((9, 3), (5, 2), (2, 1), (1, 0)):
+        assert [len(drafts) for drafts in speculation.choose(candidates, num_rows=2, room=room)] == [number] * 2
 
 
 def test_a_request_begins_with_what_the_drafts_of_others_have_been():

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.messages import EngineRequest, SamplingParams, TokenLogprobs
-from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_core.scheduler.request import Request, RequestStatus
-from fake_worker import FakeEngine, prompt_logprobs_alone, tokens_alone
-
-
-def make_engine(ahead=0, *, num_blocks=64, enable_prefix_caching=True, **overrides):
-    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "async_scheduling": ahead > 0}
-    cache = KVCacheConfig(num_blocks=num_blocks, block_size=4, enable_prefix_caching=enable_prefix_caching)
-    return FakeEngine(Scheduler(SchedulerConfig(**limits | overrides), cache), num_blocks, 4, ahead)
-
-
-def make_request(request_id="a", num_prompt_tokens=3, *, priority=0, **overrides):
-    token_ids = [ord(request_id[0]) + i for i in range(num_prompt_tokens)]
-    params = SamplingParams(**overrides)
-    return EngineRequest(request_id=request_id, token_ids=token_ids, sampling_params=params, priority=priority)
+from fake_worker import prompt_logprobs_alone, tokens_alone
+from scheduled_requests import make_engine, make_request
 
 
 def make_siblings(count=3, num_prompt_tokens=12, **overrides):

@@ -15,6 +15,7 @@ from atom_core.messages import EngineRequest
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import Pages, Slots
 from block_accounting import check_blocks
+from fake_drafters import speculation_of
 from fake_states import let_keep_states
 from fake_worker import FakeEngine, tokens_alone
 
@@ -23,18 +24,26 @@ BLOCK_SIZE = 16
 
 
 def make_fake(
-    *, num_blocks: int = 512, num_slots: int = 4, num_snapshots: int = 64, ahead: int = 0, **limits: Any
+    *,
+    num_blocks: int = 512,
+    num_slots: int = 4,
+    num_snapshots: int = 64,
+    ahead: int = 0,
+    num_drafts: int = 0,
+    **limits: Any,
 ) -> FakeEngine:
+    """`num_slots` counts requests; each has a slot for each of `num_drafts`, which are right more often than not."""
     config = {"max_num_seqs": 8, "max_num_batched_tokens": 512, "max_model_len": 4096, "async_scheduling": ahead > 0}
     cache = KVCacheConfig(
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
-        groups=(Pages(), Slots()),
-        num_slots=num_slots,
+        groups=(Pages(), Slots(1 + num_drafts)),
+        num_slots=num_slots * (1 + num_drafts),
         num_snapshots=num_snapshots,
     )
-    scheduler = Scheduler(SchedulerConfig(**config | limits), cache)
-    return let_keep_states(FakeEngine(scheduler, num_blocks, BLOCK_SIZE, ahead))
+    speculation = speculation_of("knowing" if num_drafts else "none", num_drafts)
+    scheduler = Scheduler(SchedulerConfig(**config | limits), cache, speculation=speculation)
+    return let_keep_states(FakeEngine(scheduler, num_blocks, BLOCK_SIZE, ahead), 1 + num_drafts)
 
 
 def make_request(name: str, token_ids: list[int], *, salt: str = "", max_tokens: int = 2) -> EngineRequest:
@@ -60,7 +69,7 @@ def check_nothing_is_lost(engine: FakeEngine) -> None:
     cache = engine.scheduler._cache
     check_blocks(engine.scheduler)
     assert cache.pool.num_free == cache.config.num_blocks
-    assert cache.slots.num_free == cache.config.num_slots
+    assert cache.slots.num_free == cache.config.num_slots // cache.config.slots_each
     assert cache.snapshots.num_free == cache.config.num_snapshots
 
 
@@ -115,9 +124,10 @@ def test_salts_keep_states_of_tenants_apart():
     assert found_by(engine, make_request("c", prompt, salt="one")) == 192
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
-def test_200_requests_with_preemptions_and_aborts_lose_no_slot_no_snapshot_and_no_block(ahead: int):
-    engine = make_fake(num_blocks=40, num_slots=5, num_snapshots=7, ahead=ahead, max_model_len=600, max_num_seqs=6)
+@pytest.mark.parametrize(("ahead", "num_drafts"), [(0, 0), (2, 0), (0, 3), (2, 2)])
+def test_200_requests_with_preemptions_and_aborts_lose_no_slot_no_snapshot_and_no_block(ahead: int, num_drafts: int):
+    limits: dict[str, Any] = {"max_model_len": 600, "max_num_seqs": 6}
+    engine = make_fake(num_blocks=40, num_slots=5, num_snapshots=7, ahead=ahead, num_drafts=num_drafts, **limits)
     draw = random.Random(ahead)
     beginnings = [draw_tokens(seed, 300) for seed in range(4)]
     requests = []
@@ -141,6 +151,7 @@ def test_200_requests_with_preemptions_and_aborts_lose_no_slot_no_snapshot_and_n
     stats = engine.scheduler.stats()
     assert stats.num_preemptions > 0
     assert stats.prefix_cache_hits > 0
+    assert (0 < stats.num_accepted_tokens < stats.num_draft_tokens) == (num_drafts > 0)
     check_nothing_is_lost(engine)
 
 

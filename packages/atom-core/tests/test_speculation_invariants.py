@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import pytest
 
-from asked_for import ASKED, VOCAB_SIZE, WAYS, make_params, make_prompts, run, what_counts
+from asked_for import ASKED, VOCAB_SIZE, WAYS, WAYS_AND_ASKED, make_params, make_prompts, run, what_counts
 from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 from atom_core.scheduler.drafting import Drafting
-from atom_core.speculation import MakeDrafter
+from atom_core.speculation import Drafter, SuffixConfig
 from atom_core.speculation.ngram import NgramDrafter
+from atom_core.speculation.suffix.drafter import SuffixDrafter
+from atom_core.speculation.suffix.past_outputs import PastOutputs
 from fake_drafters import RandomDrafter, RecordedDrafter, always_drafting
 
 SCHEMA = {
@@ -21,7 +25,7 @@ SCHEMA = {
 }
 
 
-def let_draft(engine: LLMEngine, make_drafter: MakeDrafter, num_tokens: int = 4) -> None:
+def let_draft(engine: LLMEngine, make_drafter: Callable[[], Drafter], num_tokens: int = 4) -> None:
     scheduler = engine._core._scheduler
     scheduler._drafting = Drafting(
         always_drafting(make_drafter, num_tokens), scheduler._book, scheduler.config, scheduler._clock
@@ -33,17 +37,30 @@ def records_of(prompts: list[list[int]], outputs: list[dict[str, Any]]) -> list[
     return [prompts[place // per_prompt] + output["token_ids"] for place, output in enumerate(outputs)]
 
 
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("way", WAYS)
-def test_drafts_change_nothing(make_engine, way, asked):
-    prompts = make_prompts(5)
-    plain = run(make_engine(), prompts, **ASKED[asked])
+def remembered(outputs: list[dict[str, Any]]) -> PastOutputs:
+    past = PastOutputs(100)
+    for output in outputs:
+        past.add("", output["token_ids"])
+    return past
+
+
+@pytest.fixture(scope="module")
+def without_drafts(engine: LLMEngine) -> Callable[[str], list[dict[str, Any]]]:
+    """``without_drafts(asked)``: what five prompts give, in no way but the plain one."""
+    return cache(lambda asked: run(engine, make_prompts(5), **ASKED[asked]))
+
+
+@pytest.mark.parametrize(("way", "asked"), WAYS_AND_ASKED)
+def test_drafts_change_nothing(make_engine, without_drafts, way, asked):
+    prompts, plain = make_prompts(5), without_drafts(asked)
     records = records_of(prompts, plain)
     engine = make_engine(**WAYS[way])
     for make_drafter in (
         lambda: RandomDrafter(VOCAB_SIZE),
         lambda: RecordedDrafter(records, VOCAB_SIZE),
         lambda: NgramDrafter(1, 4),
+        # What it has generated before, under whatever was asked for.
+        partial(SuffixDrafter, SuffixConfig(), remembered(plain)),
     ):
         let_draft(engine, make_drafter)
         assert what_counts(run(engine, prompts, **ASKED[asked])) == what_counts(plain)
@@ -79,13 +96,18 @@ def test_right_drafts_take_fewer_steps_and_all_are_reported(make_engine):
 
 @pytest.mark.parametrize("adaptive", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_ngrams_by_their_flags_change_nothing_and_are_counted(make_engine, temperature, adaptive, capsys):
+@pytest.mark.parametrize("method", [{"method": "ngram", "prompt_lookup_min": 1}, {"method": "suffix"}])
+def test_lookups_by_their_flags_change_nothing_and_are_counted(make_engine, method, temperature, adaptive, capsys):
     prompts = [[*prompt, *prompt, *prompt] for prompt in make_prompts(4)]
-    config = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": adaptive, "prompt_lookup_min": 1}
+    config = {"num_speculative_tokens": 3, "adaptive": adaptive, **method}
     engine = make_engine(speculative_config=config)
     plain = run(make_engine(), prompts, temperature=temperature, max_tokens=60)
     outputs = run(engine, prompts, temperature=temperature, max_tokens=60)
     assert what_counts(outputs) == what_counts(plain)
+    # What was generated before is looked up too.
+    more = run(engine, prompts, temperature=temperature, max_tokens=60)
+    assert what_counts(more) == what_counts(plain)
+    outputs += more
     stats = engine.stats
     assert stats.num_draft_tokens == sum(output["num_draft_tokens"] for output in outputs)
     assert stats.num_accepted_tokens == sum(stats.num_accepted_tokens_per_pos)
@@ -102,6 +124,22 @@ def test_ngrams_by_their_flags_change_nothing_and_are_counted(make_engine, tempe
         f"Accepted tokens: {stats.num_accepted_tokens}",
         f"Acceptance rate: {rate:.2%}",
     ]
+
+
+def test_what_was_generated_before_is_guessed_until_it_is_to_be_forgotten(make_engine):
+    config = {"method": "suffix", "num_speculative_tokens": 8, "adaptive": False}
+    engine, prompts = make_engine(speculative_config=config), make_prompts(4)
+    outputs = []
+    for _ in range(3):
+        outputs.append(run(engine, prompts, temperature=1.0))
+        if len(outputs) == 2:
+            assert engine.stats.num_kept_output_tokens == 2 * 4 * 25
+            engine.reset_prefix_cache()
+            assert engine.stats.num_kept_output_tokens == 0
+    numbers = [sum(output["num_accepted_tokens"] for output in each) for each in outputs]
+    assert numbers[0] == numbers[2] < 10
+    assert numbers[1] > 60
+    assert what_counts(outputs[0]) == what_counts(outputs[1]) == what_counts(outputs[2])
 
 
 def test_grammars_with_forced_tokens_and_ngrams_go_together(make_engine):

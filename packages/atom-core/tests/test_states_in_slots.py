@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,17 +11,17 @@ from atom_core.config.options import ConfigError
 from atom_core.kv_cache import KVCacheConfig, PagedCache
 from atom_kernels.protocols import Pages, Slots
 
-GROUPS = (Pages(), Slots())
 
-
-def make_cache(num_slots: int = 2) -> PagedCache:
-    config = KVCacheConfig(num_blocks=8, block_size=4, groups=GROUPS, num_slots=num_slots, enable_prefix_caching=False)
+def make_cache(num_slots: int = 2, slots_each: int = 1) -> PagedCache:
+    groups = (Pages(), Slots(slots_each))
+    config = KVCacheConfig(num_blocks=8, block_size=4, groups=groups, num_slots=num_slots, enable_prefix_caching=False)
     return PagedCache(config, max_step_tokens=16)
 
 
-def admit(cache: PagedCache, num_tokens: int = 5):
-    table = cache.make_table("")
-    found = cache.admit(table, [7] * num_tokens, use_prefix=False, max_tokens=num_tokens, reserve=0, count=True)
+def admit(cache: PagedCache, token_ids: Sequence[int] = (7,) * 5):
+    table, tokens = cache.make_table(""), list(token_ids)
+    use_prefix = cache.config.enable_prefix_caching
+    found = cache.admit(table, tokens, use_prefix=use_prefix, max_tokens=len(tokens), reserve=0, count=True)
     return None if found is None else table
 
 
@@ -55,7 +55,42 @@ def test_a_cache_of_states_without_slots_is_refused():
         make_cache(num_slots=0)
 
 
-@pytest.mark.parametrize("method", ["ngram", "mtp"])
-def test_drafts_behind_states_are_refused_by_name(tiny_family: Callable[[str], Path], make_engine, method: str):
-    with pytest.raises(ConfigError, match=f"method {method} is not supported with Qwen3NextForCausalLM"):
-        make_engine(tiny_family("qwen3_next"), method=method)
+def test_a_request_holds_a_slot_for_each_draft_and_one():
+    cache = make_cache(num_slots=8, slots_each=4)
+    first, second = admit(cache), admit(cache)
+    assert [first.slot, second.slot] == [1, 5]
+    assert admit(cache) is None
+    assert first.take_news() == [[*first.block_ids], [1]]
+    cache.release(first)
+    assert admit(cache).slot == 1
+
+
+def test_a_state_behind_a_prefix_goes_to_the_slot_of_its_number_of_tokens():
+    """Slots take turns, so the state behind 4 tokens is in the second of three, and that behind 8 in the third."""
+    config = KVCacheConfig(num_blocks=8, block_size=4, groups=(Pages(), Slots(3)), num_slots=6, num_snapshots=2)
+    cache = PagedCache(config, max_step_tokens=16)
+    tokens = list(range(9))
+    before = admit(cache, token_ids=tokens)
+    kept = [cache.keep_state(before, num_tokens) for num_tokens in (4, 8)]
+    assert [source - before.slot for source, _ in kept] == [1, 2]
+    cache.publish(before, tokens, 9)
+    after = admit(cache, token_ids=tokens)
+    assert cache.take_copies() == [(kept[1][1], after.slot + 2)]
+
+
+@pytest.mark.parametrize("slots_each", [0, 17])
+def test_slots_for_no_state_and_for_more_than_are_computed_token_by_token_are_refused(slots_each: int):
+    with pytest.raises(ValueError, match=f"slots_each is {slots_each}; a request holds from 1 to 16 slots"):
+        Slots(slots_each)
+
+
+def test_groups_whose_requests_hold_other_numbers_of_slots_are_refused():
+    with pytest.raises(ValueError, match="different numbers of slots"):
+        KVCacheConfig(num_blocks=8, block_size=4, groups=(Slots(2), Slots(3)), num_slots=6, num_snapshots=1)
+
+
+def test_a_draft_more_than_there_are_states_is_refused_by_name(tiny_family: Callable[[str], Path], make_engine):
+    folder = tiny_family("qwen3_next")
+    with pytest.raises(ConfigError, match="num_speculative_tokens is 16; Qwen3NextForCausalLM keeps a state for each"):
+        make_engine(folder, method="ngram", num_speculative_tokens=16)
+    make_engine(folder, method="ngram", num_speculative_tokens=15)

@@ -17,12 +17,12 @@ import pytest
 
 from atom_core import LLMEngine, StructuredOutputParams
 from atom_core.config import ConfigError
-from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineRequest
 from atom_core.structured_output import Compilers, ConstrainedRequests, GrammarCompiler, GrammarError
 from atom_core.structured_output.backend import Grammar, Parser
 from atom_core.structured_output.bits import one_token, only_token
 from atom_core.structured_output.compiler import DEADLINE_SECONDS, NUM_THREADS, QUEUE_SECONDS
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_core.structured_output.constraints.choice import choose
 from atom_core.structured_output.llguidance.backend import LLGuidanceBackend
 from atom_core.structured_output.llguidance.slices import slices_of
@@ -227,7 +227,7 @@ def test_a_grammar_that_one_library_fails_at_goes_to_the_other(engine):
     )
     request = EngineRequest("a", PROMPT, make_params(choice=["yes"]), eos_token_ids=engine.info.eos_token_ids)
     requests.hold(request)
-    compilers = requests._compilers
+    compilers = requests._waiting.compilers
     assert isinstance(compilers, Future)
     compilers.result(20)._compilers["xgrammar"] = GrammarCompiler(lambda params: hangs.wait(30), clock=lambda: now[0])
     assert requests.take_ready() == []
@@ -258,7 +258,7 @@ def test_a_request_whose_grammar_waits_too_long_is_no_fault_of_its_grammar(engin
         return request
 
     busy = [hold(f"busy{number}") for number in range(NUM_THREADS)]
-    compilers = requests._compilers.result(20)
+    compilers = requests._waiting.compilers.result(20)
     compiler = GrammarCompiler(lambda params: begun.append(params) or hangs.wait(30), clock=lambda: now[0])
     compilers._compilers["llguidance"] = compiler
     assert requests.take_ready() == []

@@ -18,7 +18,6 @@ from atom_core.config import EngineArgs
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.messages import StructuredOutputParams
-from atom_models.architectures.registry import keeps_states
 from converted_gguf import write_gguf
 from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, make_tiny
@@ -29,10 +28,10 @@ SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, top_k=50, min_p=0.01, seed=
 # One of each way through attention, and through what ranks share: heads, experts, latents that all of them hold.
 KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
 
-# Windows, sinks and biases of experts, norms over all heads: other families are put together of the same layers.
-QUICK = [*KINDS, "gpt_oss", "minimax_m2"]
-# Ranks do not share layers that keep states.
-OTHERS = [name for name, family in FAMILIES.items() if name not in QUICK and not keeps_states(family.architecture)]
+# Windows, sinks and biases of experts, norms over all heads, and three ways in which delta nets are stored: other
+# families are put together of the same layers.
+QUICK = [*KINDS, "gpt_oss", "minimax_m2", "qwen3_next", "qwen3_5", "kimi_linear"]
+OTHERS = [name for name in FAMILIES if name not in QUICK]
 
 
 class SharedRanks(RankProcesses):
@@ -102,6 +101,17 @@ def expected(tiny_family: Callable[[str], Path]) -> Callable[[str], list[list[in
 def test_two_ranks_give_the_tokens_of_one(family, ranks, tiny_family, expected):
     with make_engine(tiny_family(family), ranks) as engine:
         assert outputs(engine) == expected(family)
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", pytest.param("deepseek_v32", marks=pytest.mark.slow)])
+def test_drafts_of_prediction_layers_change_no_token_of_two_ranks(family, ranks, tiny_family, expected):
+    speculation = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
+    with make_engine(tiny_family(family), ranks, speculative_config=speculation) as engine:
+        assert outputs(engine) == expected(family)
+        assert engine.stats.num_draft_tokens > 40
+        again = engine.generate(PROMPTS, PARAMS, use_tqdm=False)
+        assert [output["token_ids"] for output in again] == expected(family)
+        assert again[0]["num_cached_tokens"] >= 64
 
 
 @pytest.mark.parametrize(
@@ -196,6 +206,13 @@ def test_each_rank_writes_its_trace(ranks, tiny_llama, tmp_path):
 def test_two_ranks_give_the_tokens_of_one_from_quantized_weights(name, ranks, tmp_path):
     plain = make_tiny_llama(tmp_path / "plain", hidden=256, intermediate=512)
     folder, _ = write_quantized(tmp_path, plain, PUBLISHED[name])
+    assert_ranks_change_no_token(folder, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5-text", "kimi_linear"])
+def test_two_ranks_share_quantized_delta_nets(family, ranks, tiny_family, tmp_path):
+    folder, _ = write_quantized(tmp_path, tiny_family(family), PUBLISHED["fp8 tiles"])
     assert_ranks_change_no_token(folder, ranks)
 
 

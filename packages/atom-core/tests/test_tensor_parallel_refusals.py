@@ -50,6 +50,18 @@ def test_experts_that_do_not_come_out_even_are_named(tmp_path: Path):
     assert "30" in refusal(folder, 4)
 
 
+@pytest.mark.parametrize(
+    ("family", "says"),
+    [
+        ("qwen3_next", "linear_attn: linear_num_key_heads is 2, which 4 tensor-parallel ranks cannot share evenly"),
+        ("qwen3_5", "linear_attn: linear_num_key_heads is 2, which 4 tensor-parallel ranks cannot share evenly"),
+        ("kimi_linear", "linear_attn_config.num_heads is 4, which 8 tensor-parallel ranks cannot share evenly"),
+    ],
+)
+def test_heads_of_delta_nets_that_do_not_come_out_even_are_named(family: str, says: str, tiny_family):
+    assert says in refusal(tiny_family(family), int(says.split("which ")[1][0]))
+
+
 def test_a_cut_through_a_group_whose_size_the_format_fixes_is_named(tmp_path: Path):
     plain = make_tiny("llama", tmp_path / "plain", hidden_size=128, intermediate_size=96)
     folder, _ = write_quantized(tmp_path, plain, PUBLISHED["mxfp4"])

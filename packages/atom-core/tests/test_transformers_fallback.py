@@ -20,6 +20,8 @@ import transformers
 
 from tiny_decoders import make_decoder
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
+
 NUM_TOKENS = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 # The longest one leaves every window behind.
@@ -51,8 +53,6 @@ def tokens_of(engine: LLMEngine, prompts: list[list[int]]) -> list[list[int]]:
     scope="module", params=[*USUAL, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)], ids=str
 )
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     return make_decoder(request.param, tmp_path_factory.mktemp(request.param))
 
 

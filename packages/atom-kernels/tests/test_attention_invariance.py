@@ -10,6 +10,7 @@ from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.native import native_unavailable
 from atom_kernels.protocols import BatchGeometry
+from attention_in_chunks import attend_in_chunks
 
 BACKENDS = [name for name in ("native", "torch") if name != "native" or native_unavailable() is None]
 NUM_TOKENS = 700
@@ -35,30 +36,11 @@ def make_weights(problem):
     )
 
 
-def attend_in_chunks(plan, tokens, ends, *, scattered=True):
-    """Feed one request chunk by chunk; the cache starts as NaN, so that reading what was not written shows."""
-    full, num_blocks = make_geometry([(1, NUM_TOKENS)], plan.problem.block_size, scattered=scattered)
-    kv_cache = tuple(cache.fill_(float("nan")) for cache in plan.layout.allocate(num_blocks))
-    blocks, block_size = full.block_table[0].tolist(), plan.problem.block_size
-    weights = plan.prepare(make_weights(plan.problem))
-    outputs = []
-    for start, end in zip([0, *ends], ends, strict=False):
-        slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
-        geometry = BatchGeometry(
-            query_start_loc=torch.tensor([0, end - start], dtype=torch.int32),
-            seq_lens=torch.tensor([end], dtype=torch.int32),
-            block_table=full.block_table,
-            slot_mapping=torch.tensor(slots),
-            num_reqs=1,
-            num_tokens=end - start,
-            num_decodes=int(end - start == 1),
-            max_query_len=end - start,
-            max_seq_len=end,
-        )
-        q, k, v = (x[start:end] for x in tokens)
-        metadata = plan.build_metadata(geometry)
-        outputs.append(plan.forward((q, k, v), kv_cache, metadata, weights=weights))
-    return torch.cat(outputs)
+def attend(plan, tokens, ends, *, scattered=True):
+    def inputs_of(chunk):
+        return tuple(x[chunk] for x in tokens), None
+
+    return attend_in_chunks(plan, make_weights(plan.problem), inputs_of, ends=ends, scattered=scattered)
 
 
 @pytest.mark.parametrize("rules", SHAPES.values(), ids=SHAPES)
@@ -67,19 +49,19 @@ def attend_in_chunks(plan, tokens, ends, *, scattered=True):
 def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt(dtype, rules):
     plan = select_mixer(make_problem(6, 2, 64, dtype, **rules), only_backend="native")
     tokens = make_tokens(plan.problem)
-    whole = attend_in_chunks(plan, tokens, [NUM_TOKENS])
+    whole = attend(plan, tokens, [NUM_TOKENS])
     assert not whole.isnan().any()
     for ends in ([1, 3, 258, NUM_TOKENS], [64, 513, NUM_TOKENS], list(range(600, NUM_TOKENS + 1))):
-        assert torch.equal(attend_in_chunks(plan, tokens, ends), whole)
+        assert torch.equal(attend(plan, tokens, ends), whole)
 
 
 @pytest.mark.parametrize("rules", SHAPES.values(), ids=SHAPES)
 def test_chunks_through_torch_agree_to_rounding(rules):
     plan = select_mixer(make_problem(6, 2, 64, **rules), only_backend="torch")
     tokens = make_tokens(plan.problem)
-    whole = attend_in_chunks(plan, tokens, [NUM_TOKENS])
+    whole = attend(plan, tokens, [NUM_TOKENS])
     assert not whole.isnan().any()
-    torch.testing.assert_close(attend_in_chunks(plan, tokens, [1, 3, 258, NUM_TOKENS]), whole, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(attend(plan, tokens, [1, 3, 258, NUM_TOKENS]), whole, atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -88,8 +70,8 @@ def test_it_does_not_matter_where_the_blocks_lie(backend, dtype):
     plan = select_mixer(make_problem(6, 2, 64, dtype), only_backend=backend)
     tokens = make_tokens(plan.problem)
     ends = [400, 401, NUM_TOKENS]
-    together = attend_in_chunks(plan, tokens, ends, scattered=False)
-    assert torch.equal(attend_in_chunks(plan, tokens, ends, scattered=True), together)
+    together = attend(plan, tokens, ends, scattered=False)
+    assert torch.equal(attend(plan, tokens, ends, scattered=True), together)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -12,10 +12,10 @@ from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.attention.mla.native_steps import expands
 from atom_kernels.attention.mla.ops import LATENT_ATTENTION
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
-from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry, CacheLayout
+from attention_in_chunks import attend_in_chunks
 
 SHAPE = (6, 48, 24, 16, 20)
 DTYPES = ("float32", "bfloat16")
@@ -30,31 +30,12 @@ needs_native_bf16 = pytest.mark.skipif("native" not in USABLE["bfloat16"], reaso
 NUM_TOKENS = 600
 
 
-def attend_in_chunks(plan, step, ends, *, scattered=True):
-    """Feed the one request of a step chunk by chunk; the cache starts as NaN, so that reading too far shows."""
-    full, num_blocks = make_geometry([(1, NUM_TOKENS)], plan.problem.block_size, scattered=scattered)
-    kv_cache = tuple(cache.fill_(float("nan")) for cache in plan.layout.allocate(num_blocks))
-    blocks, block_size = full.block_table[0].tolist(), plan.problem.block_size
-    weights, outputs = plan.prepare(step.weights), []
-    for start, end in zip([0, *ends], ends, strict=False):
-        slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
-        geometry = BatchGeometry(
-            query_start_loc=torch.tensor([0, end - start], dtype=torch.int32),
-            seq_lens=torch.tensor([end], dtype=torch.int32),
-            block_table=full.block_table,
-            slot_mapping=torch.tensor(slots),
-            num_reqs=1,
-            num_tokens=end - start,
-            num_decodes=int(end - start == 1),
-            max_query_len=end - start,
-            max_seq_len=end,
-        )
-        prologue = replace(step.prologue, positions=step.prologue.positions[start:end])
-        q, kv = step.inputs[0][start:end], step.inputs[1][start:end]
-        outputs.append(
-            plan.forward((q, kv), kv_cache, plan.build_metadata(geometry), weights=weights, prologue=prologue)
-        )
-    return torch.cat(outputs)
+def attend(plan, step, ends, *, scattered=True):
+    def inputs_of(chunk):
+        prologue = replace(step.prologue, positions=step.prologue.positions[chunk])
+        return (step.inputs[0][chunk], step.inputs[1][chunk]), prologue
+
+    return attend_in_chunks(plan, step.weights, inputs_of, ends=ends, scattered=scattered)
 
 
 def test_the_reference_is_softmax_attention_with_the_keys_and_values_that_latents_stand_for():
@@ -127,19 +108,19 @@ def test_a_slot_of_minus_one_writes_nothing(backend):
 def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt_in_float32():
     plan = select_mixer(make_problem(*SHAPE), only_backend="native")
     step = make_step(plan.problem, [(NUM_TOKENS, NUM_TOKENS)])
-    whole = attend_in_chunks(plan, step, [NUM_TOKENS])
+    whole = attend(plan, step, [NUM_TOKENS])
     assert not whole.isnan().any()
     for ends in ([1, 3, 258, NUM_TOKENS], [64, 513, NUM_TOKENS], [560, *range(561, NUM_TOKENS + 1)]):
-        assert torch.equal(attend_in_chunks(plan, step, ends, scattered=len(ends) > 3), whole)
+        assert torch.equal(attend(plan, step, ends, scattered=len(ends) > 3), whole)
 
 
 @every_case
 def test_chunks_agree_with_the_whole_prompt_to_rounding(backend, dtype):
     plan = select_mixer(make_problem(*SHAPE, dtype), only_backend=backend)
     step = make_step(plan.problem, [(NUM_TOKENS, NUM_TOKENS)])
-    whole = attend_in_chunks(plan, step, [NUM_TOKENS])
+    whole = attend(plan, step, [NUM_TOKENS])
     tolerance = 2e-5 if dtype == "float32" else 3e-2
-    chunked = attend_in_chunks(plan, step, [1, 3, 258, 300, NUM_TOKENS])
+    chunked = attend(plan, step, [1, 3, 258, 300, NUM_TOKENS])
     torch.testing.assert_close(chunked, whole, atol=tolerance, rtol=tolerance)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.operator import WeightError
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with, select
+from atom_kernels.triton.launch import launches_go_to
 
 HERE = detect_platform()
 
@@ -280,3 +283,32 @@ def test_an_activation_that_is_new_is_refused_by_name_and_taken_for_no_other(bac
     weights, inputs = make_experts(problem, 3)
     with pytest.raises(ValueError, match="activation is 'mish'"):
         backend.bind(problem, weights)(*inputs)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("num_experts", [8, 60])
+def test_experts_launch_no_kernel_that_a_size_told_apart_does_not_launch(num_experts):
+    """What is compiled ahead are the kernels of these sizes; with few pairs there are several."""
+    from atom_kernels.moe.triton_experts_backend import EXPERTS_BACKEND
+
+    problem = ExpertsProblem(num_experts, 3, 32, 16, torch.bfloat16)
+    weights, _ = make_experts(problem, 1)
+    kernel = EXPERTS_BACKEND.bind(problem, weights)
+
+    def launched(num_tokens: int) -> set[str]:
+        found = set()
+
+        def note(kernel, grid, *arguments, **options):
+            given = [None if each is None else type(each) for each in arguments]
+            found.add(f"{kernel.__name__} {given} {options}")
+
+        x, gates, ids, _ = MOE_EXPERTS.make_inputs(problem, num_tokens, torch.Generator())[1]
+        with launches_go_to(note):
+            kernel(x, gates, ids)
+        return found
+
+    by_kernels = {kernel.kernels_for(size): size for size in range(400, 0, -1)}
+    expected = set().union(*(launched(size) for size in by_kernels.values()))
+    assert len(by_kernels) >= 4
+    for size in (*range(1, 30), *range(30, 400, 7)):
+        assert launched(size) <= expected, size

@@ -99,6 +99,25 @@ def test_rows_decide_between_implementations():
     assert [tag_of(plan, num_rows) for num_rows in (1, 2, 3, 100)] == [3.0, 3.0, 1.0, 1.0]
 
 
+class KernelsBySize:
+    """An implementation with a kernel for each ten rows, and one for more than 40."""
+
+    def kernels_for(self, num_rows: int) -> int:
+        return min(num_rows // 10, 4)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_bound_plan_has_a_number_of_rows_for_each_kernel_that_it_may_launch():
+    several = replace(make_backend("native", max_rows=25), bind=lambda problem, weights: KernelsBySize())
+    others = replace(make_backend("onednn", max_rows=45), bind=lambda problem, weights: KernelsBySize())
+    bound = prepare(select(make_op(several, others, make_backend("torch")), TagProblem(), CPU))
+    assert bound.sizes_told_apart(100) == [1, 10, 20, 26, 30, 40, 46]
+    assert bound.sizes_told_apart(24) == [1, 10, 20]
+    assert prepare(select(make_op(make_backend("torch")), TagProblem(), CPU)).sizes_told_apart(9) == [1]
+
+
 def test_a_second_copy_of_the_weights_is_avoided_where_a_later_backend_shares_the_first():
     packed = Layout("packed")
     op = make_op(

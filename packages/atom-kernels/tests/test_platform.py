@@ -90,6 +90,17 @@ def test_an_nvidia_machine_has_triton_and_torch():
     assert platform.preferred_dtype == "bfloat16"
 
 
+def test_a_card_that_tells_its_processors_and_its_memory_is_believed_and_others_are_known_by_their_architecture():
+    known = make_platform(torch_build="cuda", num_devices=1, device_arch="sm_90")
+    assert (known.num_processors, known.bytes_per_second) == (132, 3.35e12)
+    told = make_platform(
+        torch_build="cuda", num_devices=1, device_arch="sm_90", num_processors=114, bytes_per_second=4.8e12
+    )
+    assert (told.num_processors, told.bytes_per_second) == (114, 4.8e12)
+    assert make_platform(torch_build="cuda", num_devices=1, device_arch="sm_77").num_processors > 0
+    assert make_platform().num_processors == 0
+
+
 def test_an_nvidia_card_from_before_ampere_prefers_float32():
     platform = make_platform(torch_build="cuda", num_devices=1, device_arch="sm_75")
     assert platform.preferred_dtype == "float32"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from atom_kernels.tuned import TunedRow, tuned_rows
+from atom_kernels.tuned import TunedRow, store, tuned_on_arch, tuned_rows
 from atom_kernels.tuned.store import FOLDER, save_rows
 from atom_kernels.tuned.tuner import Subject, tune
 
@@ -24,6 +24,26 @@ def test_saved_rows_are_found_again_on_the_same_device_only(folder):
     assert tuned_rows("moe_experts", "8x2", "NVIDIA H200", folder) is None
     assert tuned_rows("moe_experts", "8x3", "NVIDIA H100", folder) is None
     assert tuned_rows("linear", "8x2", "NVIDIA H100", folder) is None
+
+
+def test_what_was_tuned_on_a_device_is_found_for_its_architecture(folder):
+    other = (TunedRow(None, {"block_m": 32}),)
+    save_rows("moe_experts", "8x2", ROWS, "NVIDIA H100", folder, arch="sm_90")
+    save_rows("moe_experts", "8x3", other, "NVIDIA H100", folder)
+    save_rows("moe_experts", "8x2", other, "NVIDIA A100", folder, arch="sm_80")
+    assert tuned_on_arch("moe_experts", "sm_90", folder) == {"8x2": ROWS, "8x3": other}
+    assert tuned_on_arch("moe_experts", "sm_80", folder) == {"8x2": other}
+    assert tuned_on_arch("linear", "sm_90", folder) == {}
+
+
+def test_this_triton_comes_before_others_and_newer_ones_before_older(folder, monkeypatch):
+    for release, block in (("3.10", 16), ("3.9", 32)):
+        monkeypatch.setattr(store, "triton_release", lambda release=release: release)
+        save_rows("linear", "64x64", (TunedRow(None, {"block_m": block}),), "NVIDIA H100", folder, arch="sm_90")
+    for release, block in (("3.9", 32), ("3.10", 16), ("4.0", 16)):
+        monkeypatch.setattr(store, "triton_release", lambda release=release: release)
+        tuned_on_arch.cache_clear()
+        assert tuned_on_arch("linear", "sm_90", folder)["64x64"][0].config == {"block_m": block}
 
 
 def test_saving_replaces_one_key_and_leaves_the_others(folder):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.numpy import load_file
 
 from atom_models import (
@@ -30,6 +29,8 @@ from atom_models import (
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, families, reference_model
 from tiny_models import write_weights
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 LENGTHS = (7, 1, 33, PAST_EVERY_WINDOW, 1, 16)
 HERE = families(supported_architectures())
@@ -53,8 +54,6 @@ def make_prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
 
 @pytest.fixture(scope="module", params=HERE)
 def tiny(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Tiny:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     folder, prompts = tiny_family(request.param), make_prompts(*LENGTHS)
     theirs = reference_model(folder)
     with torch.inference_mode():
@@ -123,25 +122,6 @@ def test_a_tensor_that_nothing_takes_is_named(tiny: Tiny, tmp_path: Path):
     write_weights(tmp_path, weights)
     with pytest.raises(ValueError, match=r"\.layers\.0\.self_attn\.surplus\.weight"):
         load_model(tmp_path, progress=False)
-
-
-def test_the_model_is_one_graph_with_a_dynamic_number_of_tokens(tiny: Tiny):
-    graphs = []
-
-    def backend(graph, example_inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    torch.compiler.reset()
-    model = tiny.loaded.model
-    run, traced = PagedRun(model, 16), PagedRun(model, 16)
-    traced.model = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
-    cached = 0
-    for length in (21, 9, 2, 33):
-        step = [SequenceStep(tiny.prompts[3][cached : cached + length], cached, range(16))]
-        assert torch.equal(run.step(step)[0], traced.step(step)[0])
-        cached += length
-    assert len(graphs) == 1
 
 
 def test_outputs_of_layers_that_a_drafter_asks_for_are_those_of_transformers(tiny: Tiny):

@@ -22,6 +22,8 @@ from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
 from atom_models.config.reading import read_config
 from tiny_architectures import FAMILIES, make_tiny, reference_model
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama: epsilon": ("llama", {"rms_norm_eps": 0.2}),
     "llama: another activation": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
@@ -70,12 +72,6 @@ NEUTRAL = {
     "moe_layer_freq": 1,
 }
 ONE_OF_EACH = {family.architecture: family for family in FAMILIES.values()}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet_transformers() -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 def config_class_of(architecture: str) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from atom_models import CheckpointError, load_model, mixer_layers
 from atom_models.architectures.gemma3 import Gemma3Config
@@ -16,6 +15,8 @@ from atom_models.architectures.qwen2 import Qwen2Config
 from atom_models.config.reading import read_config
 from atom_models.paged_run import PagedRun, SequenceStep
 from tiny_architectures import make_tiny, reference_model
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 CASES = {
     "mistral": ("mistral", {}),
@@ -36,12 +37,6 @@ CASES = {
     "gemma3, soft cap": ("gemma3", {"final_logit_softcapping": 2.0}),
     "gemma3, head of its own": ("gemma3", {"tie_word_embeddings": False, "attention_bias": True}),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet_transformers():
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 def make_tokens(*lengths, seed=0):

@@ -30,6 +30,8 @@ from tiny_drafts import TinyCycle, rewrite_config, rewrite_weights
 from tiny_heads import HeadReference, make_agreeing_head, make_head
 from tiny_models import make_tiny_llama
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "midlayer": {},
     "layers": {"layout": "layers"},
@@ -67,12 +69,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "eagle with two layers": {"method": "eagle", "layout": "layers", "num_hidden_layers": 2},
 }
 LENGTHS = (9, 2, 130, 33)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet_transformers() -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 @pytest.fixture(scope="module")

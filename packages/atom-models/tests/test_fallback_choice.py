@@ -27,11 +27,7 @@ import transformers
 
 from tiny_decoders import make_decoder
 
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 
 def with_fields(folder: Path, **fields: Any) -> Path:

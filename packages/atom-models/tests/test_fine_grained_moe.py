@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MLP
 
 from atom_models import load_model
 from tiny_architectures import make_tiny, redraw, reference_model
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "v2: greedy choices are scaled and know no groups": (
@@ -30,12 +31,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm: no norm of queries and keys, no biases": ("glm4_moe", {"use_qk_norm": False, "attention_bias": False}),
     "gpt-oss: another clamp": ("gpt_oss", {"swiglu_limit": 0.05}),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet_transformers() -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 def assert_same_logits(folder: Path, theirs: Any, *, length: int = 40) -> None:

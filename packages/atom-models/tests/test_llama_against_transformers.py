@@ -17,6 +17,8 @@ from atom_models.paged_run import PagedRun, SequenceStep
 from busy_machine import waiting_after
 from tiny_models import make_tiny_llama
 
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
+
 VARIANTS = {
     "llama2": {"kv_heads": 4},
     "grouped": {},
@@ -43,12 +45,6 @@ VARIANTS = {
         }
     },
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet_transformers():
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 def make_tokens(*lengths, seed=0):

@@ -10,7 +10,7 @@ import torch
 
 from atom_kernels.platform import detect_platform
 from atom_kernels.protocols.collectives import SingleRank
-from atom_models import BuildContext, num_idle_weights
+from atom_models import BuildContext, num_idle_weights, sizes_told_apart
 from atom_models.layers import Experts, MoE, MoEConfig, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.weights import load_dummy_weights
 
@@ -141,6 +141,13 @@ def test_weights_of_experts_that_a_token_does_not_choose_are_idle():
     moe = make_moe(shared_experts=SharedExpertsConfig(10))
     held = sum(math.prod(weight.shape) for weight in moe.experts.expected_weights().values())
     assert num_idle_weights(moe) == held * (E - K) // E
+
+
+def test_experts_say_which_numbers_of_tokens_they_have_other_kernels_for_once_they_have_weights():
+    moe = make_moe()
+    assert sizes_told_apart(moe, 100) == []
+    load_dummy_weights(moe)
+    assert sizes_told_apart(moe, 100) == moe.experts.sizes_told_apart(100) != []
 
 
 def test_shared_experts_see_every_token():

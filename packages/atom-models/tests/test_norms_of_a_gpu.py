@@ -13,20 +13,17 @@ from atom_kernels.platform import Platform
 from atom_models import BuildContext
 from atom_models.architectures.llama import LlamaMLP
 from atom_models.layers import MergedColumnParallelLinear
-from atom_models.quantization import choose_quantization
 
 pytest.importorskip("triton", reason="Triton's kernels are planned where Triton is installed")
 
 H100 = replace(Platform.nvidia("sm_90"), name="NVIDIA H100 80GB HBM3")
-FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 # As in Qwen3 8B, for which plans are tuned.
 SIZES: Any = SimpleNamespace(hidden_size=4096, intermediate_size=12288, mlp_bias=False, activation="silu")
 
 
 def test_an_mlp_norms_up_to_the_rows_of_the_linear_that_ends_with_its_activation():
     """The two problems have plans of their own, with limits of their own."""
-    quantization = choose_quantization({"quantization_config": FP8})
-    context = BuildContext(dtype=torch.bfloat16, platform=H100, quantization=quantization)
+    context = BuildContext(dtype=torch.bfloat16, platform=H100)
     sizes = {"gate_proj": SIZES.intermediate_size, "up_proj": SIZES.intermediate_size}
     by_itself = MergedColumnParallelLinear(SIZES.hidden_size, sizes, context, prefix="mlp.gate_up_proj")
     mlp = LlamaMLP(SIZES, context, prefix="mlp")

@@ -1,8 +1,10 @@
-"""The operators of a step, in order: between all halves of layers, addition and RMS norm are one of them."""
+"""The graph of a step: one for any number of tokens, in which addition and RMS norm are one operator."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -51,32 +53,55 @@ HALVES = {
 }
 
 
-def operators_of_a_step(model: torch.nn.Module) -> str:
-    names: list[str] = []
-    mixers = mixer_layers(model)
+@dataclass(frozen=True)
+class Traced:
+    """A model, the graphs that steps of 21, 9, 2 and 33 tokens made of it, and whether each gave the eager numbers."""
 
-    def note(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        for node in graph.graph.nodes:
-            package, _, operator = str(node.target).partition(".")
-            if package in ("atom_kernels", "atom_models"):
-                # A mixer is called by its layer's name.
-                name = operator.split(".")[0]
-                names.append(mixers[str(node.args[1])].problem.name if name == "mix" else name)
+    family: str
+    model: torch.nn.Module
+    graphs: list[torch.fx.GraphModule]
+    are_equal: list[bool]
+
+
+@pytest.fixture(scope="module", params=families(supported_architectures()))
+def traced(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Traced:
+    model = load_model(tiny_family(request.param), progress=False).model
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        graphs.append(graph)
         return graph.forward
 
     torch.compiler.reset()
-    run = PagedRun(model, 1)
-    run.model = torch.compile(model, fullgraph=True, backend=note)
-    run.step([SequenceStep([7, 8, 9], 0, [0])])
+    eager, compiled = PagedRun(model, 16), PagedRun(model, 16)
+    compiled.model = torch.compile(model, fullgraph=True, backend=keep, dynamic=True)
+    draw, cached, are_equal = random.Random(0), 0, []
+    for length in (21, 9, 2, 33):
+        step = [SequenceStep([draw.randrange(3, 384) for _ in range(length)], cached, range(16))]
+        are_equal.append(torch.equal(eager.step(step)[0], compiled.step(step)[0]))
+        cached += length
+    return Traced(request.param, model, graphs, are_equal)
+
+
+def operators_of(traced: Traced) -> str:
+    names: list[str] = []
+    mixers = mixer_layers(traced.model)
+    for node in traced.graphs[0].graph.nodes:
+        package, _, operator = str(node.target).partition(".")
+        if package in ("atom_kernels", "atom_models"):
+            # A mixer is called by its layer's name.
+            name = operator.split(".")[0]
+            names.append(mixers[str(node.args[1])].problem.name if name == "mix" else name)
     return " ".join(names)
 
 
-@pytest.mark.parametrize("family", families(supported_architectures()))
-def test_each_half_of_a_layer_is_followed_by_one_operator_that_adds_and_norms(
-    family: str, tiny_family: Callable[[str], Path]
-) -> None:
-    model = load_model(tiny_family(family), progress=False).model
+def test_the_model_is_one_graph_with_a_dynamic_number_of_tokens(traced: Traced) -> None:
+    assert traced.are_equal == [True] * 4
+    assert len(traced.graphs) == 1
+
+
+def test_each_half_of_a_layer_is_followed_by_one_operator_that_adds_and_norms(traced: Traced) -> None:
     # No kernel adds and takes a layer norm: the addition is torch's.
-    norm, add_norm = ("layer_norm", "layer_norm") if family == "nemotron" else ("rms_norm", "add_rms_norm")
-    halves = f" {add_norm} ".join(HALVES[family])
-    assert operators_of_a_step(model) == f"embedding {norm} {halves} {add_norm}"
+    norm, add_norm = ("layer_norm", "layer_norm") if traced.family == "nemotron" else ("rms_norm", "add_rms_norm")
+    halves = f" {add_norm} ".join(HALVES[traced.family])
+    assert operators_of(traced) == f"embedding {norm} {halves} {add_norm}"

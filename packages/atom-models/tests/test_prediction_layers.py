@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from torch import nn
@@ -36,6 +35,8 @@ from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_architectures import PAST_EVERY_WINDOW, reference_model
 from tiny_drafts import TinyCycle, make_agreeing, make_predicting, rewrite_config, rewrite_weights
 from tiny_models import write_weights
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
 LENGTHS = (2, 8, 34, PAST_EVERY_WINDOW, 17)
@@ -88,8 +89,6 @@ def assert_close(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def tiny(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Tiny:
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     folder, texts = tiny_family(request.param), sorted(make_texts(*LENGTHS), key=len)
     return Tiny(folder, *load_both(folder), texts, their_logits(folder, texts))
 

@@ -138,9 +138,8 @@ def test_what_fits_grows_with_devices_and_memory(name: str):
     needs = needs_of(name)
     for accelerator in ACCELERATORS:
         placements = [place(needs, accelerator, count, weight_format="bfloat16") for count in (1, 2, 4, 8)]
-        # Devices do not share layers that keep states.
-        assert [placement is None for placement in placements] == [False, *[name in STATE_BYTES] * 3]
         shared = [placement for placement in placements if placement]
+        assert len(shared) == len(placements)
         longest = [placement.longest_request for placement in shared]
         assert longest == sorted(longest)
         for placement in shared:

@@ -102,18 +102,42 @@ class RunningServer:
             self._started.set()
             return
         try:
-            listener = open_socket("127.0.0.1", 0)
-            self.url = url_of(listener)
-            app = create_app(self.engine, self._options)
-            self.state = app.state.server
-            self._server = SignalFreeServer(uvicorn_settings(app, self._options))
-            serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
+            serving = self._begin_to_serve()
             gc.freeze()  # as `atom serve` does
             self._started.set()
             await serving
         finally:
             gc.unfreeze()
             await self.engine.shutdown(0.0)
+
+    def _begin_to_serve(self) -> asyncio.Future[None]:
+        listener = open_socket("127.0.0.1", 0)
+        self.url = url_of(listener)
+        app = create_app(self.engine, self._options)
+        self.state = app.state.server
+        self._server = SignalFreeServer(uvicorn_settings(app, self._options))
+        return asyncio.ensure_future(self._server.serve(sockets=[listener]))
+
+
+class Front(RunningServer):
+    """Another app on the engine of a server that runs, with options of its own: no engine has to start for it."""
+
+    def __init__(self, server: RunningServer, options: ServerOptions) -> None:
+        self.engine, self.loop = server.engine, server.loop
+        self._options, self._failure, self._started = options, None, threading.Event()
+        self._thread = threading.Thread(target=self._wait_for_the_end, daemon=True)
+
+    def _wait_for_the_end(self) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(self._run(), self.loop).result()
+        except BaseException as error:
+            self._failure = error
+            self._started.set()
+
+    async def _run(self) -> None:
+        serving = self._begin_to_serve()
+        self._started.set()
+        await serving
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +149,20 @@ def logging_as_before() -> Iterator[None]:
     for logger, handlers, level in before:
         logger.handlers[:] = handlers
         logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def no_certificates(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
+    """httpx reads every certificate of the machine for each client, 25 ms of a request; nobody here speaks TLS."""
+    if request.node.get_closest_marker("network") is None:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        monkeypatch.setenv("SSL_CERT_DIR", str(empty_folder))
+
+
+@pytest.fixture(scope="session")
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing is ever written into it."""
+    return tmp_path_factory.mktemp("empty")
 
 
 @pytest.fixture(scope="session")
@@ -176,6 +214,12 @@ def two_engines(tiny_llama: Path) -> Iterator[RunningServer]:
     """A server with two engines."""
     with RunningServer(tiny_llama, data_parallel_size=2) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def make_front(server: RunningServer) -> Callable[[ServerOptions], Front]:
+    """Builds other apps on the engine of `server`, for ``with``: where options of the server are all that differs."""
+    return lambda options: Front(server, options)
 
 
 class ServeProcess:
@@ -231,7 +275,7 @@ class ServeProcess:
         self._ready.set()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve_process(tiny_llama: Path) -> Callable[..., ServeProcess]:
     """Starts ``atom serve`` on the tiny model, for ``with``."""
 

@@ -51,8 +51,8 @@ def test_failures_are_counted_and_told(server, tmp_path, capsys):
     assert (code, result["errors"]) == (0, [])
 
 
-def test_a_key_is_sent(make_server, tmp_path):
-    with make_server(ServerOptions(api_key="secret", served_model_name="tiny")) as server:
+def test_a_key_is_sent(make_front, tmp_path):
+    with make_front(ServerOptions(api_key="secret", served_model_name="tiny")) as server:
         assert bench(server, tmp_path, "--api-key", "secret")[1]["completed"] == 6
 
 

@@ -210,8 +210,7 @@ def test_a_drain_under_load_finishes_what_runs_and_refuses_the_rest(serve_proces
         assert exit_code(running, 30) == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100_000], ids=["cut to nothing", "overwritten"])
-def test_a_checkpoint_that_changes_while_it_is_served_changes_no_answer(serve_process, tiny_llama, tmp_path, content):
+def test_a_checkpoint_that_changes_while_it_is_served_changes_no_answer(serve_process, tiny_llama, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     for file in tiny_llama.iterdir():
@@ -219,10 +218,11 @@ def test_a_checkpoint_that_changes_while_it_is_served_changes_no_answer(serve_pr
     with serve_process("--model", str(model)) as running:
         asked = {"prompt": "once", "max_tokens": 16, "temperature": 0}
         before = post(running, **asked).json()["choices"][0]["text"]
-        for file in model.iterdir():
-            file.write_bytes(content)
-        assert post(running, **asked).json()["choices"][0]["text"] == before
-        assert health(running) == 200
+        for content in (b"\0" * 100_000, b""):
+            for file in model.iterdir():
+                file.write_bytes(content)
+            assert post(running, **asked).json()["choices"][0]["text"] == before
+            assert health(running) == 200
 
 
 @pytest.mark.parametrize("variable", ["ATOM_CACHE_DIR", "XDG_CACHE_HOME"])

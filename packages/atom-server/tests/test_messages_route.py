@@ -106,8 +106,8 @@ def test_errors_have_anthropics_shape(claude, fields, error, kind, param):
     assert (body["error"]["type"], body["error"]["param"]) == (kind, param)
 
 
-def test_the_key_may_come_in_anthropics_header(make_server):
-    with make_server(ServerOptions(api_key="right")) as server:
+def test_the_key_may_come_in_anthropics_header(make_front):
+    with make_front(ServerOptions(api_key="right")) as server:
         with anthropic.Anthropic(base_url=server.url, api_key="right", max_retries=0) as client:
             assert create(client, model=server.state.model_name).content
         with (

@@ -41,6 +41,7 @@ NAMES = [
     "request_generation_tokens",
     "request_params_n",
     "forced_tokens_total",
+    "spec_decode_kept_output_tokens",
     "spec_decode_num_drafts_total",
     "spec_decode_num_draft_tokens_total",
     "spec_decode_num_accepted_tokens_total",
@@ -165,8 +166,8 @@ def test_a_response_of_the_background_is_counted_once(server):
     assert values(server)["request_params_n_count"] == before + 1
 
 
-def test_those_sent_away_are_counted(make_server):
-    with make_server(ServerOptions(requests_per_minute=1, served_model_name="tiny")) as server:
+def test_those_sent_away_are_counted(make_front):
+    with make_front(ServerOptions(requests_per_minute=1, served_model_name="tiny")) as server:
         assert [server.post("/tokenize", prompt="a").status_code for _ in range(3)] == [200, 429, 429]
         assert values(server)["admission_rejections_total reason=rate_limit"] == 2
 
@@ -179,8 +180,8 @@ def test_tokens_that_a_grammar_forces_are_counted(server):
     assert values(server)["forced_tokens_total"] > before
 
 
-def test_a_models_name_may_hold_anything(make_server):
-    with make_server(ServerOptions(served_model_name='quo"te back\\slash')) as server:
+def test_a_models_name_may_hold_anything(make_front):
+    with make_front(ServerOptions(served_model_name='quo"te back\\slash')) as server:
         lines = [line for line in read(server).splitlines() if not line.startswith("#")]
     assert len(lines) > len(NAMES)
     assert all(LINE.fullmatch(line) and 'model_name="quo\\"te back\\\\slash"' in line for line in lines)

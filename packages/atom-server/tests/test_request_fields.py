@@ -309,13 +309,13 @@ def test_a_chat_echoes_the_message_that_it_continues(server):
     assert echoed.text == "Once upon" + plain.text
 
 
-def test_templates_get_documents_and_variables(make_server, tmp_path):
+def test_templates_get_documents_and_variables(make_front, tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text(
         "{{ mood }}{% for document in documents %}|{{ document.text }}{% endfor %}{{ messages[0].content }}"
     )
     options = ServerOptions(chat_template=str(template))
-    with make_server(options) as server:
+    with make_front(options) as server:
         fields = {"documents": [{"text": "one"}, {"text": "two"}], "chat_template_kwargs": {"mood": "merry"}}
         ids = ask(server, "chat", **fields).prompt_ids
         assert server.post("/detokenize", tokens=ids).json()["prompt"] == "merry|one|two" + SAID

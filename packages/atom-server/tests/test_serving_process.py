@@ -17,6 +17,13 @@ import pytest
 from serving_processes import ENDLESS, Stream, children_of, engine_pid, exit_code, is_running, post
 
 
+@pytest.fixture(scope="module")
+def open_server(serve_process):
+    """Open to all machines, without a key: for tests that look at it and leave it as it is."""
+    with serve_process("--host", "0.0.0.0", "--served-model-name", "small") as running:
+        yield running
+
+
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(serve_process):
     with serve_process() as running:
         whole = Stream(running.url)
@@ -100,13 +107,12 @@ def test_a_killed_rank_is_the_last_line_of_the_server(serve_process):
         assert not any(map(is_running, ranks))
 
 
-def test_the_api_process_has_no_torch(serve_process):
-    with serve_process() as running:
-        assert post(running).status_code == 200
-        libraries = Path(f"/proc/{running.process.pid}/maps").read_text()
-        assert "libtorch" not in libraries
-        assert "/torch/" not in libraries
-        assert "libtorch" in Path(f"/proc/{engine_pid(running)}/maps").read_text()
+def test_the_api_process_has_no_torch(open_server):
+    assert post(open_server).status_code == 200
+    libraries = Path(f"/proc/{open_server.process.pid}/maps").read_text()
+    assert "libtorch" not in libraries
+    assert "/torch/" not in libraries
+    assert "libtorch" in Path(f"/proc/{engine_pid(open_server)}/maps").read_text()
 
 
 def test_importing_every_module_of_the_server_brings_no_torch():
@@ -149,20 +155,18 @@ def test_with_a_key_everything_but_health_and_ready_asks_for_it(serve_process):
         assert "right" not in running.text
 
 
-def test_an_open_address_without_a_key_is_said_loudly(serve_process):
-    with serve_process("--host", "0.0.0.0") as running:
-        deadline = time.monotonic() + 5
-        while "WARNING" not in running.text and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert "WARNING: listening on 0.0.0.0 without an API key" in running.text
-        assert post(running).status_code == 200
+def test_an_open_address_without_a_key_is_said_loudly(open_server):
+    deadline = time.monotonic() + 5
+    while "WARNING" not in open_server.text and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "WARNING: listening on 0.0.0.0 without an API key" in open_server.text
+    assert post(open_server).status_code == 200
 
 
-def test_the_banner_tells_what_runs(serve_process):
-    with serve_process("--served-model-name", "small") as running:
-        for part in ("small (LlamaForCausalLM)", "cpu in float32", "256 blocks of 16 = 4096 tokens", "context 512"):
-            assert part in running.text
-        assert f"{running.url}/docs" in running.text
+def test_the_banner_tells_what_runs(open_server):
+    for part in ("small (LlamaForCausalLM)", "cpu in float32", "256 blocks of 16 = 4096 tokens", "context 512"):
+        assert part in open_server.text
+    assert f"{open_server.url}/docs" in open_server.text
 
 
 def test_sigterm_during_the_start_ends_it_cleanly(tiny_llama):

@@ -74,8 +74,8 @@ def test_nothing_is_counted_for_a_model_that_is_not_served(server, path, fields)
     assert answer.json()["error"]["code"] == "model_not_found"
 
 
-def test_the_server_tells_its_settings_but_no_secrets(make_server):
-    with make_server(ServerOptions(api_key="hidden-key", served_model_name="a,b")) as server:
+def test_the_server_tells_its_settings_but_no_secrets(make_front):
+    with make_front(ServerOptions(api_key="hidden-key", served_model_name="a,b")) as server:
         answer = get(server, "/server_info", headers={"authorization": "Bearer hidden-key"})
         info = answer.json()
     assert "hidden-key" not in answer.text

@@ -108,11 +108,11 @@ def test_what_cannot_be_done_is_refused(client, fields, param):
     assert caught.value.param == param
 
 
-def test_reasoning_that_the_template_began_is_told_apart(make_server, tmp_path):
+def test_reasoning_that_the_template_began_is_told_apart(make_front, tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text("{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}{# </think> #}")
     options = ServerOptions(served_model_name="tiny", chat_template=str(template))
-    with make_server(options) as server, server.client() as client:
+    with make_front(options) as server, server.client() as client:
         fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
         thinking = fields | {"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}
         whole = client.chat.completions.create(**thinking).choices[0].message

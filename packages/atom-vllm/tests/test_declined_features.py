@@ -39,7 +39,6 @@ def test_a_plain_model_is_ours() -> None:
     ("changes", "reason"),
     [
         ({"lora_config": object()}, "LoRA adapters are asked for"),
-        ({"speculative_config": object()}, "speculative decoding is asked for"),
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallelism is asked for"),
         ({"parallel_config__enable_expert_parallel": True}, "expert parallelism is asked for"),
         ({"parallel_config__data_parallel_size": 2}, "data parallelism is asked for"),
@@ -55,6 +54,33 @@ def test_a_plain_model_is_ours() -> None:
 )
 def test_a_feature_that_we_lack_is_declined(changes: dict[str, Any], reason: str) -> None:
     assert why_not_ours(config(**changes)) == reason
+
+
+@pytest.mark.parametrize("method", ["ngram", "ngram_gpu", "suffix"])
+def test_models_are_ours_where_tokens_alone_are_guessed_by(method: str) -> None:
+    # vLLM names the target as the draft model then.
+    asked = config(speculative_config=SimpleNamespace(method=method))
+    asked.speculative_config.draft_model_config = asked.model_config
+    assert why_not_ours(asked) is None
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "deepseek_mtp", "dflash", "dspark"])
+def test_a_head_that_wants_vllms_layers_is_named(method: str) -> None:
+    reason = str(why_not_ours(config(speculative_config=SimpleNamespace(method=method))))
+    assert reason.startswith(f"speculative decoding by {method} is asked for, whose layers take the embedding")
+
+
+def test_a_way_to_speculate_that_nobody_has_tried_is_left_to_vllm() -> None:
+    reason = why_not_ours(config(speculative_config=SimpleNamespace(method="medusa")))
+    assert reason == "speculative decoding by medusa is asked for, which has not been tried with models of ours"
+
+
+def test_a_whole_draft_model_is_vllms_own_and_its_target_is_ours() -> None:
+    target, draft = config(), config()
+    speculative = SimpleNamespace(method="draft_model", draft_model_config=draft.model_config)
+    target.speculative_config = draft.speculative_config = speculative
+    assert why_not_ours(target) is None
+    assert str(why_not_ours(draft)).startswith("it drafts for another model")
 
 
 def test_an_architecture_that_we_lack_is_declined() -> None:

@@ -32,6 +32,7 @@ HARMLESS: Harmless = {
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
     ("masks.py: _make_inputs", "*", "*"): _EXAMPLES,
+    ("sampling/drafts.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("penalties.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("logprobs.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("triton_filters.py: pivot_kernel", "best - bests", "best + bests"): _ANY_PIVOTS,
@@ -93,6 +94,8 @@ HARMLESS: Harmless = {
 SAMPLER = Part(
     name="sampler",
     files={
+        f"{_KERNELS}/drafts.py": ("atom-kernels/tests/test_accepting_draws.py",),
+        f"{_KERNELS}/triton_drafts.py": ("atom-kernels/tests/triton_kernels/test_triton_accepting_draws.py",),
         f"{_KERNELS}/triton_masks.py": ("atom-kernels/tests/triton_kernels/test_triton_masks.py",),
         f"{_KERNELS}/triton_*.py": ("atom-kernels/tests/triton_kernels/test_triton_sampling.py",),
         f"{_KERNELS}/penalties.py": ("atom-core/tests/test_logits_before_sampling.py", *_OPERATOR_TESTS),

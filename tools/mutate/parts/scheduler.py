@@ -49,6 +49,10 @@ SCHEDULER = Part(
             "atom-core/tests/test_one_step_ahead.py",
             "atom-core/tests/test_engine_args.py",
         ),
+        f"{_CORE}/speculation/suffix/*.py": (
+            "atom-core/tests/test_suffix_drafter.py",
+            "atom-core/tests/test_scheduler_drafts.py",
+        ),
         "atom-kernels/src/atom_kernels/protocols/group_spec.py": _PAGE_TESTS,
         "atom-kernels/src/atom_kernels/protocols/pages.py": _PAGE_TESTS,
     },

@@ -11,15 +11,8 @@ from atom_kernels.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from atom_core.config import EngineArgs, EngineConfig
-    from atom_core.engine import (
-        AsyncEngine,
-        EngineDeadError,
-        EngineInfo,
-        EngineStartError,
-        InvalidRequestError,
-        LLMEngine,
-        ProfilerError,
-    )
+    from atom_core.engine import AsyncEngine, EngineInfo, LLMEngine
+    from atom_core.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
     from atom_core.messages import (
         CompletionLogprobs,
         EngineRequest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -20,7 +19,6 @@ pytest.importorskip("transformers")
 import torch
 
 from atom_models import supported_architectures
-from atom_models.architectures.registry import keeps_states
 from soak import MANY_TOKENS, Soak, greedy
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
@@ -65,8 +63,6 @@ def test_graphs_and_eager_steps_give_the_tokens_of_transformers(folder: Path) ->
 
 def test_drafts_change_no_token_beside_graphs_and_prompts(folder: Path) -> None:
     """They are verified outside of graphs; the other steps of the same requests are replayed."""
-    if keeps_states(json.loads((folder / "config.json").read_text())["architectures"][0]):
-        pytest.skip("drafts behind states are refused")
     prompts = [prompt[: len(prompt) // 2] * 2 or prompt for prompt in prompts_of(LENGTHS)]
     options = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 16}
     with LLMEngine(str(folder), **options) as engine:
@@ -77,6 +73,40 @@ def test_drafts_change_no_token_beside_graphs_and_prompts(folder: Path) -> None:
             assert tokens_of(engine, prompts) == expected
             assert engine.stats.num_draft_tokens > 0 or adaptive
             assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma3", "deepseek_v2", "gpt_oss"])
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_a_whole_model_that_drafts_for_itself_changes_no_token_and_is_right(
+    family: str, enforce_eager: bool, tiny_family: Callable[[str], Path]
+) -> None:
+    folder, prompts = str(tiny_family(family)), prompts_of(LENGTHS)
+    options = {"dtype": "float32", "num_kv_blocks": 512, "max_num_seqs": 16, "enforce_eager": enforce_eager}
+    with LLMEngine(folder, **options) as engine:
+        expected = tokens_of(engine, prompts)
+    speculation = {"method": "draft_model", "model": folder, "num_speculative_tokens": 3, "adaptive": False}
+    with LLMEngine(folder, **options, speculative_config=speculation) as engine:
+        # The second time prompts are found in the cache.
+        for _ in range(2):
+            assert tokens_of(engine, prompts) == expected
+        stats = engine.stats
+        assert stats.num_accepted_tokens > 0.97 * stats.num_draft_tokens > 300
+        assert stats.num_free_blocks == stats.num_blocks
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next", "qwen3_5_moe", "deepseek_v32", "glm_moe_dsa"])
+def test_drafts_of_prediction_layers_change_no_token_in_graphs(family: str, tiny_family: Callable[[str], Path]) -> None:
+    """Random ones are mostly wrong, so that each step goes on from another place than the one before it ended at."""
+    prompts = prompts_of(LENGTHS)
+    options = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 16}
+    with LLMEngine(str(tiny_family(family)), **options) as engine:
+        expected = tokens_of(engine, prompts)
+    speculation = {"method": "mtp", "num_speculative_tokens": 3, "adaptive": False}
+    with LLMEngine(str(tiny_family(family)), **options, speculative_config=speculation) as engine:
+        assert tokens_of(engine, prompts) == expected
+        assert [tokens_of(engine, [prompt])[0] for prompt in prompts[:3]] == expected[:3]
+        assert engine.stats.num_draft_tokens > engine.stats.num_accepted_tokens
+        assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch imports of itself to compile

@@ -42,7 +42,7 @@ def outputs(engine: LLMEngine) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["captured", "eager"])
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss", "minimax_m2", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss", "minimax_m2", "deepseek_v3", "qwen3_next"])
 def test_two_gpus_give_the_tokens_of_one(family: str, eager: bool, tiny_family: Callable[[str], Path]) -> None:
     settings: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 8, "enforce_eager": eager}
     found = []

@@ -15,10 +15,10 @@ from atom_core.config import CompileConfig, EngineArgs, EngineConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
-from atom_core.executor.protocol import RunnerInfo
 from atom_core.messages import EngineRequest
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.model_runner import ModelRunner
+from atom_core.worker.runner import RunnerInfo
 from repeated_work import Repeated
 
 PROMPTS = [[5, 9, 13], list(range(20, 31)), [7], [8, 9, 8, 9, 8]]

@@ -112,6 +112,22 @@ class BoundPlan:
                     return kernel(*inputs)
         return self._unlimited(*inputs)
 
+    def sizes_told_apart(self, most_rows: int) -> list[int]:
+        """The least number of rows, up to `most_rows`, for each set of kernels that calls of other numbers launch too.
+
+        Implementations that have several sets tell them apart by ``kernels_for(rows)``.
+        """
+        sizes, first = [], 1
+        for limit, kernel in (*self._limited, (None, self._unlimited)):
+            last = most_rows if limit is None else min(limit, most_rows)
+            kernels_for = getattr(kernel, "kernels_for", lambda _: None)
+            found: dict[Any, int] = {}
+            for size in range(first, last + 1):
+                found.setdefault(kernels_for(size), size)
+            sizes += found.values()
+            first = max(first, last + 1)
+        return sizes
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of the packed weights, shared storage counted once."""

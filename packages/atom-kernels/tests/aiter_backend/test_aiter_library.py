@@ -182,7 +182,9 @@ def test_the_library_is_loaded_anew_when_another_aiter_takes_its_place():
 @pytest.fixture
 def rocm(monkeypatch):
     """What torch says on an MI300X."""
-    properties = SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
+    properties = SimpleNamespace(
+        name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304
+    )
     monkeypatch.setattr(torch.version, "hip", "7.0")
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

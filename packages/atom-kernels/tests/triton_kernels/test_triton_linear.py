@@ -9,8 +9,8 @@ import torch
 
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
-from atom_kernels.linear.triton.backend import SkinnyLinear
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig
+from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import select

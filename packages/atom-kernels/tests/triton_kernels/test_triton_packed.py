@@ -10,10 +10,12 @@ import torch
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
-from atom_kernels.linear.triton.backend import PACKED_SKINNY_BACKEND, SkinnyLinear
-from atom_kernels.linear.triton.packed_product import made_plain, packed_linear, rounded_rows
+from atom_kernels.linear.triton.backend import PACKED_SKINNY_BACKEND
+from atom_kernels.linear.triton.packed_product import made_plain, packed_linear
 from atom_kernels.linear.triton.packed_weights import PLANE, TILE, pack, packing_of, planes, why_not_packed
+from atom_kernels.linear.triton.rounded_rows import rounded_rows
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs
+from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.select import select
@@ -21,7 +23,8 @@ from told_formats import Told
 
 DEVICE = detect_platform().device
 FORMATS = (
-    *(Float8(), Float8(128, 128), Integers(8), Integers(8, 32), Integers(4), Integers(4, 64), Mxfp4()),
+    *(Float8(), Float8(128, 128), Integers(8), Integers(8, 32), Integers(4), Integers(4, 64), Mxfp4(), Nvfp4()),
+    Integers(4, 16, Offset.ZERO_POINT),
     *(Integers(4, 32, offset, torch.float16) for offset in Offset),
 )
 # The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
@@ -44,12 +47,12 @@ def test_every_format_agrees_with_the_reference():
             assert problem is None, f"{case.label}: {problem}"
             count += 1
     # Formats, dtypes, backends.
-    assert count == 10 * 2 * 2
+    assert count == 11 * 2 * 2
 
 
 @pytest.mark.parametrize(
     "weight_format",
-    [Float8(), Float8(128, 128), Integers(8, 32), Integers(4, 32, Offset.MINIMUM), Mxfp4()],
+    [Float8(), Float8(128, 128), Integers(8, 32), Integers(4, 32, Offset.MINIMUM), Mxfp4(), Nvfp4()],
     ids=lambda one: one.name,
 )
 @pytest.mark.parametrize(("num_rows", "split_k"), [(1, 3), (3, 2), (19, 1)])
@@ -73,12 +76,32 @@ def test_a_weight_made_plain_is_what_its_format_holds(weight_format):
 
 def test_words_hold_four_planes_of_neighboring_inputs():
     packed = torch.randint(0, 256, (3, 200 // 2), dtype=torch.uint8)
-    words, codes = planes(packed).int() & 0xFFFF, unpack_nibbles(packed).int()
+    words, codes = planes(packed, "int4").int() & 0xFFFF, unpack_nibbles(packed).int()
     assert words.shape == (3, 2 * PLANE)
     for column in range(200):
         word = words[:, column // TILE * PLANE + column % PLANE]
         assert torch.equal(word >> 4 * (column % TILE // PLANE) & 15, codes[:, column])
     assert not (words[:, PLANE + 200 % PLANE :] >> 8).any()  # what fills up the last tile
+
+
+def test_rows_may_be_rounded_with_a_scale_for_each_group_of_inputs():
+    x = torch.randn(3, 200, generator=torch.Generator().manual_seed(2)) * torch.tensor([[1.0], [100], [0]])
+    x[:, 128:] *= 50
+    codes, scale = rounded_rows(x.to(DEVICE), group=64)
+    expected = Float8(1, 64).quantize(x)["scale"]
+    assert torch.allclose(scale.cpu(), expected, rtol=1e-6)
+    off = (codes.float().cpu() * expected.repeat_interleave(64, 1)[:, :200]) - x
+    assert (off.abs() <= x.abs() / 16 + 1e-9).float().mean() > 0.95
+
+
+def test_rows_for_a_library_are_a_multiple_of_what_it_reads_and_scales_of_a_group_lie_side_by_side():
+    x = torch.randn(3, 200, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    codes, scale = rounded_rows(x, group=64)
+    more_codes, by_group = rounded_rows(x, group=64, multiple=4)
+    assert more_codes.shape == (4, 200)
+    assert by_group.stride() == (1, 4)
+    assert torch.equal(more_codes[:3].float(), codes.float())
+    assert torch.equal(by_group[:3], scale)
 
 
 @pytest.mark.parametrize("normed", [False, True])
@@ -112,6 +135,36 @@ def test_rows_that_are_rounded_first_give_products_with_their_scales(num_rows, g
     assert mismatch(got, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("num_columns", [256, 320])
+def test_rows_that_are_rounded_in_groups_give_products_with_the_scales_of_both(num_columns, gated):
+    inputs = Float8(1, 128)
+    problem = FusedLinearProblem(
+        num_columns, 96, torch.float32, gated=gated, weight_format=Float8(128, 128), input_format=inputs
+    )
+    weights, (x, *_), _ = make_case(problem, 3)
+    x = (x * 4).round().clamp(-7, 7)
+    # Every group has a scale of its own, with which all of its numbers are exact.
+    for group, first in enumerate(range(0, num_columns, 128)):
+        x[:, first] = 7.0
+        x[:, first : first + 128] *= 2.0**group * 448.0 / 7 / 64
+    expected = FUSED_LINEAR.reference(problem, weights, x)
+    for config in (SkinnyConfig(16, 16, 128, 2, rounds=True), SkinnyConfig(16, 32, 64, 1, rounds=True)):
+        got = SkinnyLinear(problem, pack(problem, weights), config)(x)
+        assert mismatch(got, expected, Tolerance(1e-2, 1e-3)) is None
+    without = dataclasses.replace(problem, input_format=None)
+    assert mismatch(expected, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
+
+
+@pytest.mark.parametrize("weight_format", FORMATS, ids=lambda one: one.name)
+def test_codes_may_be_scaled_before_the_product_instead_of_its_sums(weight_format):
+    problem = FusedLinearProblem(288, 24, torch.float32, bias=True, gated=True, weight_format=weight_format)
+    weights, inputs, expected = make_case(problem, 19)
+    block_k = block_of_inputs(packing_of(weight_format, 288), 128)
+    kernel = SkinnyLinear(problem, pack(problem, weights), SkinnyConfig(32, 16, block_k, 2, makes_weights=True), 19)
+    assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
+
+
 class PowersBesideIntegers(Integers):
     """Codes of eight bits, whose scales are exponents of two."""
 
@@ -123,8 +176,7 @@ class PowersBesideIntegers(Integers):
     ("weight_format", "reason"),
     [
         (None, "for packed weights"),
-        (Integers(4, 48), "reads groups of 32, 64 or multiples of 128 inputs, not 48"),
-        (Nvfp4(), "reads groups of 32, 64 or multiples of 128 inputs, not 16"),
+        (Integers(4, 48), "reads groups of 16, 32, 64 or multiples of 128 inputs, not 48"),
         (Float8(128, 80), "reads tiles of multiples of 32 inputs, not 80"),
         (Integers(8, 32, Offset.MINIMUM), "reads codes of eight bits without a minimum"),
         (PowersBesideIntegers(), "reads exponents of two as scales of 32 codes of e2m1 alone"),

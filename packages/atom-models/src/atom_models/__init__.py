@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint, CheckpointError, open_checkpoint
     from atom_models.hub import resolve_model
     from atom_models.loaded_model import LoadedModel, load_model
-    from atom_models.model import build_model, mixer_layers, num_idle_weights
+    from atom_models.model import build_model, mixer_layers, num_idle_weights, sizes_told_apart
     from atom_models.requirements import ModelRequirements, model_requirements
     from atom_models.weights import load_dummy_weights, load_named_weights, load_weights
 
@@ -38,6 +38,7 @@ __all__ = [
     "num_idle_weights",
     "open_checkpoint",
     "resolve_model",
+    "sizes_told_apart",
     "supported_architectures",
 ]
 

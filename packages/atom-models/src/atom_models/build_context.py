@@ -39,6 +39,7 @@ class BuildContext:
         model_impl: what serves the checkpoint: "atom" is a file of this package, "transformers" its layers over our
             attention, and "auto" the first where there is one.
         aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
+        num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
     """
 
     platform: Platform = field(default_factory=detect_platform)
@@ -52,6 +53,7 @@ class BuildContext:
     max_model_len: int | None = None
     model_impl: str = "auto"
     aux_hidden_states: tuple[int, ...] = ()
+    num_drafts: int = 0
 
     @property
     def cache_format(self) -> CacheFormat:

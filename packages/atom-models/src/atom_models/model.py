@@ -126,3 +126,9 @@ def mixer_layers(model: nn.Module) -> dict[str, Mixer]:
 def num_idle_weights(model: nn.Module) -> int:
     """The number of this rank's weights that a token does not use: those of the experts that it does not choose."""
     return sum(layer.num_idle_weights for layer in model.modules() if isinstance(layer, Experts))
+
+
+def sizes_told_apart(model: nn.Module, most_tokens: int) -> list[int]:
+    """Numbers of tokens, up to `most_tokens`, that its experts have different kernels for; it has its weights."""
+    layers = {layer.problem: layer for layer in model.modules() if isinstance(layer, Experts)}
+    return sorted({size for layer in layers.values() for size in layer.sizes_told_apart(most_tokens)})

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 def show_banner(state: ServerState, url: str, *, seconds: float) -> None:
     """Print the banner to stderr, and a warning where anybody on the network could use this server.
 
-    A log that takes no more, such as a file on a full disk, keeps nobody from being served.
+    If stderr takes no more, as a file on a full disk, the server goes on without a banner.
     """
     with contextlib.suppress(OSError):
         _print_banner(state, url, Console(stderr=True), seconds=seconds)

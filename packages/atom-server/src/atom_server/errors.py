@@ -102,7 +102,7 @@ def paused() -> APIError:
 
 
 def aborted() -> APIError:
-    """An administrator ended the request; a status that clients do not repeat by themselves."""
+    """An administrator ended the request. Clients do not retry this status by themselves."""
     return APIError(403, "the server's administrator ended this request", code="aborted")
 
 

@@ -36,7 +36,7 @@ _GRACE_S = 2
 
 
 class SignalFreeServer(uvicorn.Server):
-    """uvicorn without its signal handlers: signals drain here before uvicorn is told to stop."""
+    """uvicorn without its signal handlers: a signal drains the server first, and then stops uvicorn."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -102,7 +102,7 @@ class Lifecycle:
         self._server.should_exit = True
 
     async def _restart(self, restarts_left: int) -> EngineStartError | None:
-        """Start the engine anew; what went wrong with that."""
+        """Start the engine anew. Returns the error, if there is one."""
         logger.warning("starting the engine anew (--restart-engine: %d more times after this)", restarts_left - 1)
         try:
             await self._state.engine.restart()
@@ -146,7 +146,7 @@ def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, 
 
     Raises:
         EngineStartError, ConfigError, ValueError, OSError: it could not start.
-        EngineDeadError: the engine died. Nothing is logged any more: the error can be the last line.
+        EngineDeadError: the engine died. Nothing is logged after this, so the error can be the last line.
     """
     with asyncio.Runner(loop_factory=uvicorn.Config("unused", log_config=None).get_loop_factory()) as runner:
         runner.run(_serve(args, options, listener, started))

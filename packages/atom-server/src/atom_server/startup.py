@@ -41,7 +41,7 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
 
     Raises:
         ChatTemplateError, OSError: the chat template cannot be read or does not parse.
-        ConfigError: the same of a response template that the options name, of keys, or of the log of requests.
+        ConfigError: the response template, the keys or the log of requests cannot be what the options say.
     """
     own_name = _own_name(engine.info.model)
     names = options.served_model_names or (own_name,)
@@ -58,7 +58,7 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
         keys=KeyRing.of(options),
         rates=RateLimits(options.requests_per_minute, options.tokens_per_minute),
         metrics=Metrics(engine, prefix=options.metrics_prefix, model_name=names[0]),
-        # Nobody waits for those in the background: others find more than half of the places free of them.
+        # Nobody waits for responses in the background, so they take less than half of the engine's places.
         responses=ResponseStore(max_running=max((engine.info.max_num_seqs - 1) // 2, 1)),
         request_file=None if options.request_log is None else RequestFile(options.request_log),
     )
@@ -100,6 +100,6 @@ def load_response_template(tokenizer: Tokenizer | None, file: str | None) -> Any
 
 
 def _own_name(model: str) -> str:
-    """What a model is called: what it was started with, of a folder or a file its name alone."""
+    """The name of a model: of a folder or a file the last part of its path, otherwise what was asked for."""
     path = Path(model)
     return path.resolve().name or model if path.exists() else model

@@ -6,6 +6,7 @@ from typing import Any
 
 from atom_vllm import settings
 from atom_vllm.mixers.cache_dtypes import DENSE_CACHES, FLOAT8_CACHES
+from atom_vllm.speculation import why_not_a_target
 from atom_vllm.stored_weights import why_quantization_is_left
 
 
@@ -20,7 +21,6 @@ def why_not_ours(vllm_config: Any) -> str | None:
         "pipeline parallelism is asked for": parallel.pipeline_parallel_size > 1,
         "expert parallelism is asked for": parallel.enable_expert_parallel,
         "data parallelism is asked for": parallel.data_parallel_size > 1,
-        "speculative decoding is asked for": vllm_config.speculative_config is not None,
         "pooling is asked for": model.runner_type == "pooling" or model.convert_type != "none",
         "inputs other than text are asked for": bool(model.is_multimodal_model),
         "context parallelism is asked for": _context_ranks(parallel) > 1,
@@ -36,6 +36,8 @@ def why_not_ours(vllm_config: Any) -> str | None:
     for reason, holds in reasons.items():
         if holds:
             return reason
+    if (speculation := why_not_a_target(vllm_config)) is not None:
+        return speculation
     architecture = model.hf_config.architectures[0]
     if registry.keeps_states(architecture):
         return f"{architecture} keeps states of requests, which only vLLM's own layers hold in its cache"

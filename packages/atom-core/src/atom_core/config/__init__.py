@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ParallelConfig,
         ProfilerConfig,
     )
+    from atom_core.config.speculation import check_num_states
     from atom_kernels.protocols.cache_format import CACHE_DTYPES, CacheFormat
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ParallelConfig",
     "ProfilerConfig",
     "add_options",
+    "check_num_states",
     "options_of",
     "resolve_config",
 ]

@@ -15,7 +15,7 @@ class DeviceTraits:
         has_graphs: steps can be captured.
         one_rank_each: every rank needs a device of its own.
         cache_cap: bytes that the KV cache takes unless more is asked for; None takes all that is left.
-        gives_out_too_much: memory that is not there is given out, and ends the process once it is written.
+        overcommits: more memory than there is can be allocated, and the process ends when it is written.
     """
 
     token_budget: int
@@ -23,7 +23,7 @@ class DeviceTraits:
     has_graphs: bool
     one_rank_each: bool
     cache_cap: int | None
-    gives_out_too_much: bool
+    overcommits: bool
 
 
 CPU = DeviceTraits(
@@ -32,7 +32,7 @@ CPU = DeviceTraits(
     has_graphs=False,
     one_rank_each=False,
     cache_cap=2 << 30,  # its memory belongs to other programs too
-    gives_out_too_much=True,
+    overcommits=True,
 )
 GPU = DeviceTraits(
     token_budget=16384,
@@ -40,7 +40,7 @@ GPU = DeviceTraits(
     has_graphs=True,
     one_rank_each=True,
     cache_cap=None,
-    gives_out_too_much=False,
+    overcommits=False,
 )
 
 

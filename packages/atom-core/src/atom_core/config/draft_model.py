@@ -1,4 +1,4 @@
-"""`find_draft_model`: whether there is what a method of speculation drafts with, before any weights are loaded."""
+"""`find_draft_model`: finds the draft model of a method of speculation, before any weights are loaded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from atom_core.config.options import ConfigError
+from atom_core.config.whole_draft_model import check_whole_model
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 
 def find_draft_model(
-    speculation: SpeculationConfig | None, args: EngineArgs, checkpoint: Checkpoint
+    speculation: SpeculationConfig | None, args: EngineArgs, checkpoint: Checkpoint, max_model_len: int
 ) -> SpeculationConfig | None:
     """`speculation` with its draft model as a folder that is here.
 
     Args:
         checkpoint: the model that generates.
+        max_model_len: the tokens of its longest request.
 
     Raises:
         ConfigError, CheckpointError: there is none, or it does not go with the model or the method.
@@ -35,6 +37,9 @@ def find_draft_model(
     head = speculation.model
     if head is not None and not Path(head).exists():
         head = str(resolve_model(head))
+    if speculation.is_by_whole_model and head is not None:
+        check_whole_model(open_checkpoint(head), speculation, args, target=checkpoint, max_model_len=max_model_len)
+        return msgspec.structs.replace(speculation, model=head)
     choice = choose_draft(checkpoint, None if head is None else open_checkpoint(head), model_impl=args.model_impl)
     if choice.method != method:
         raise ConfigError(

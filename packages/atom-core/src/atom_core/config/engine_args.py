@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
-from atom_core.config.speculation import METHODS, MOST_TOKENS, read_speculation
+from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
 from atom_core.config.unbuilt import refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
@@ -54,7 +54,7 @@ class EngineArgs:
         "auto",
         "Number format to which plain weights of linears are rounded as they load; auto holds them as the checkpoint "
         "does, none also makes those of GGUF files plain numbers.",
-        choices=("auto", "none", "int8", "int4", "fp8", "fp8_block", "mxfp4"),
+        choices=QUANTIZATIONS,
     )
     model_impl: str = _model(
         "auto",
@@ -194,19 +194,32 @@ class EngineArgs:
     method: str | None = _speculation(
         None,
         "Speculative decoding: how the next tokens are guessed, which never changes them. ngram goes on as the request "
-        "did after the same tokens before; mtp takes the model's own prediction layers; eagle and eagle3 a head that "
-        "`speculative_config` names. No guesses are made where they would not save time.",
+        "did after the same tokens before; suffix as it and earlier outputs of the same key or salt most often did; "
+        "mtp takes the model's own prediction layers; eagle and eagle3 a head, and draft_model a whole model, that "
+        "`draft_model` names. No guesses are made where they would not save time.",
         choices=METHODS,
     )
-    num_speculative_tokens: int = _speculation(
-        1, "Draft tokens of a request in each step, at most, where `method` is set.", minimum=1, maximum=MOST_TOKENS
+    draft_model: str | None = _speculation(
+        None,
+        "Folder, .gguf file or name of the small model that guesses, of the same tokenizer; alone it means method "
+        "draft_model. Of the methods eagle and eagle3 it is the head.",
+    )
+    num_speculative_tokens: int | None = _speculation(
+        None,
+        "Draft tokens of a request in each step, at most, where `method` is set; unset takes 1, for draft_model 4, and "
+        "for suffix 15.",
+        minimum=1,
+        maximum=MOST_TOKENS,
     )
     speculative_config: Mapping[str, Any] | None = _speculation(
         None,
-        "The same as JSON, in vLLM's spelling: method, model (the folder or name of a head), num_speculative_tokens, "
-        "prompt_lookup_min and "
-        "prompt_lookup_max (last tokens that must have come before, at least, and those compared at most; 2 and 5), "
-        "and adaptive (false makes guesses wherever there are any).",
+        "The same as JSON, in vLLM's spelling: method, model (the folder or name of a head or model), "
+        "num_speculative_tokens, and adaptive (false makes guesses wherever there are any). For draft_model "
+        "quantization, as `quantization` is for the model itself. For ngram prompt_lookup_min and prompt_lookup_max: "
+        "last tokens that must have come before, at least, and those compared at most (2 and 5). For suffix "
+        "suffix_decoding_max_tree_depth (tokens compared and guessed together, 24), _max_cached_requests (outputs that "
+        "are kept, 10000; 0 looks into the request alone), _max_spec_factor (guesses for each token that agrees, 1) "
+        "and _min_token_prob (part of the places where a guess must have followed, 0.1).",
     )
     structured_output_backend: str = _structured(
         "auto",

@@ -14,7 +14,7 @@ Kind = Literal["text", "integer", "number", "switch", "integers", "bytes", "json
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be; one line that names it, what was allowed, and what to do."""
+    """A setting that is not allowed. The message is one line: the setting, what is allowed, and what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Option:
 
     Attributes:
         name: the field's name, in snake case.
-        kind: how its value is read; by the field's type, but for "bytes".
+        kind: how its value is read. The field's type decides, unless it is "bytes".
         default: None means that it is chosen at start, as `help` says.
         help: one sentence for people; also the generated documentation.
         section: heading under which it is documented.

@@ -17,11 +17,10 @@ from atom_core.config.sections import (
     ModelConfig,
     ParallelConfig,
     ProfilerConfig,
-    StructuredOutputConfig,
 )
-from atom_core.config.speculation import read_speculation
+from atom_core.config.speculation import check_num_states, read_speculation
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
-from atom_models.architectures.registry import keeps_states
 from atom_models.checkpoint.rope_choice import rope_choice
 
 if TYPE_CHECKING:
@@ -46,11 +45,8 @@ def resolve_config(
     """
     choices: list[str] = []
     speculation = read_speculation(args)
-    if speculation is not None and keeps_states(checkpoint.architecture):
-        raise ConfigError(
-            f"method {speculation.method} is not supported with {checkpoint.architecture} by this version of ATOM: a "
-            "rejected draft cannot be taken out of a state; leave it out"
-        )
+    if speculation is not None:
+        check_num_states(speculation.num_tokens, checkpoint.architecture)
     model = _model(args, checkpoint, platform, choices)
     return EngineConfig(
         model=model,
@@ -65,7 +61,7 @@ def resolve_config(
         ),
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
-        speculation=find_draft_model(speculation, args, checkpoint),
+        speculation=find_draft_model(speculation, args, checkpoint, model.max_model_len),
         choices=tuple(choices),
     )
 

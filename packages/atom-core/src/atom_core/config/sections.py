@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,7 @@ from typing import Literal
 from atom_core.kv_cache.config import PrefixHash
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.speculation.config import SpeculationConfig
-from atom_core.structured_output.constraints.choice import BackendSetting
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
@@ -105,14 +105,6 @@ class CompileConfig:
 
 
 @dataclass(frozen=True)
-class StructuredOutputConfig:
-    """Which library makes masks, and whether tokens without a choice are sampled all the same."""
-
-    backend: BackendSetting = "auto"
-    jump_forward: bool = True
-
-
-@dataclass(frozen=True)
 class ProfilerConfig:
     """Where traces go (None: profiling is not set up) and what they hold."""
 
@@ -132,7 +124,7 @@ class EngineConfig:
     compile: CompileConfig
     profiler: ProfilerConfig
     device: str
-    structured_output: StructuredOutputConfig = StructuredOutputConfig()
+    structured_output: StructuredOutputConfig = field(default_factory=StructuredOutputConfig)
     speculation: SpeculationConfig | None = None
     choices: tuple[str, ...] = ()
 

@@ -8,18 +8,9 @@ from atom_kernels.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from atom_core.engine.async_engine import AsyncEngine
-    from atom_core.engine.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
     from atom_core.engine.info import EngineInfo
     from atom_core.engine.llm_engine import LLMEngine
 
-__all__ = [
-    "AsyncEngine",
-    "EngineDeadError",
-    "EngineInfo",
-    "EngineStartError",
-    "InvalidRequestError",
-    "LLMEngine",
-    "ProfilerError",
-]
+__all__ = ["AsyncEngine", "EngineInfo", "LLMEngine"]
 
 __getattr__ = lazy_names(__name__)

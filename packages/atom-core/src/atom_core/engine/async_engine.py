@@ -13,7 +13,6 @@ import msgspec
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.embedding_model import EmbeddingModel
-from atom_core.engine.errors import EngineStartError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts, beside_the_loop
 from atom_core.engine.inputs.input_processor import InputProcessor
@@ -25,6 +24,7 @@ from atom_core.engine.replicas.engine_control import EngineControl
 from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.engine.startup import open_model, open_tokenizer
+from atom_core.errors import EngineStartError
 from atom_core.messages import Pooling, SamplingParams, StepStats
 from atom_core.tokenization import TextThreads, Tokenizer
 
@@ -124,7 +124,7 @@ class AsyncEngine:
         cache_salt: str = "",
         tenant: str = "",
     ) -> RequestStream:
-        """The embedding of a prompt, by the model's own pooling without another: a `RequestOutput` with `embedding`.
+        """The embedding of a prompt, as a `RequestOutput` with `embedding`. Without `pooling` it is the model's own.
 
         Raises:
             InvalidRequestError, EngineDeadError: as `generate`.
@@ -171,9 +171,9 @@ class AsyncEngine:
         return stream
 
     def check_room(self, num_prompts: int, n: int = 1, *, num_tokens: int = 0, tenant: str = "") -> None:
-        """Whether `n` samples of each of so many prompts could be queued now; those admitted are not touched.
+        """Raise unless `n` samples of each of so many prompts could be queued now; admitted ones are not touched.
 
-        `submit` asks this first; whoever makes something for each sample before that asks it earlier.
+        `submit` asks this first. Who takes memory for each sample before that should ask it before.
 
         Args:
             num_tokens: prompt tokens of all prompts together, as far as they are known.
@@ -186,7 +186,7 @@ class AsyncEngine:
         self.queue_limits.check(wanted, open_load=self._open.load, own_load=own, n=n)
 
     async def prepare(self, sampling_params: SamplingParams) -> SamplingParams:
-        """Do what takes long with a request's parameters beside the event loop; to be given to `submit` or `generate`.
+        """Do the slow work on a request's parameters beside the event loop; `submit` and `generate` take the result.
 
         Its grammar is compiled (`generate` only looks at its size), and its bad words are tokenized.
 
@@ -203,7 +203,7 @@ class AsyncEngine:
         return sampling_params
 
     async def check_prompts(self, prompts: Sequence[Sequence[int]]) -> CheckedPrompts:
-        """Go through the token ids of prompts beside the event loop; the result is to be given to `submit`.
+        """Check the token ids of prompts beside the event loop; `submit` takes the result.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.
@@ -212,7 +212,7 @@ class AsyncEngine:
         return await beside_the_loop(partial(self._inputs.check_prompts, prompts), num_tokens=num_tokens)
 
     async def check_token_ids(self, prompts: Sequence[Sequence[object]], *, name: str) -> None:
-        """Look at the ids of prompts that are still to be cut, beside the event loop; `name` is the field with them.
+        """Check the ids of prompts that will be cut, beside the event loop; `name` is the field that has them.
 
         Raises:
             InvalidRequestError: one of them is no token id of this model.
@@ -225,7 +225,7 @@ class AsyncEngine:
         await beside_the_loop(check, num_tokens=sum(map(len, prompts)))
 
     async def abort(self, stream: RequestStream) -> None:
-        """End what is open of a stream: it gets finish_reason "abort" for each sample, then it ends."""
+        """End the open samples of a stream: each gets finish_reason "abort", then the stream ends."""
         if open_ids := self._open.open_ids(stream.request_ids):
             self._replicas.abort(open_ids)
 

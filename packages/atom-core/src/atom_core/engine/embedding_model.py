@@ -1,4 +1,4 @@
-"""`EmbeddingModel`: what a model's folder says of the vectors that it was trained to give. Torch-free."""
+"""`EmbeddingModel`: what a model's folder says about its vectors. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atom_core.engine.errors import InvalidRequestError
+from atom_core.errors import InvalidRequestError
 from atom_core.messages import Pooling
 
 logger = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ class EmbeddingModel:
 
     Attributes:
         pooling: what the model's `sentence-transformers` modules do; "mean" where it has none.
-        refusal: why vectors cannot be made as those modules say: requests must choose a pooling. None where they can.
-        shorter: lengths that its vectors may be cut to; empty where they may not be.
+        refusal: why those modules cannot be followed, so that requests must choose a pooling; None if they can be.
+        shorter: lengths that its vectors may be cut to; empty if none.
         is_any_shorter: whether every length will do (a matryoshka model that lists none).
     """
 
@@ -99,7 +99,7 @@ def _pooling(folder: Path) -> tuple[Pooling, str | None]:
 
 
 def _modes(config: Mapping[str, Any]) -> list[str]:
-    """Ways of pooling that a module's config switches on: older ones have a switch for each, newer ones a name."""
+    """The ways of pooling that a module's config asks for. Older configs have a switch for each, newer ones a name."""
     named = config.get("pooling_mode")
     if named is not None:
         return [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
@@ -108,7 +108,7 @@ def _modes(config: Mapping[str, Any]) -> list[str]:
 
 
 def _log_prompts(folder: Path) -> None:
-    """Says that texts are embedded as they come, where `sentence-transformers` would put a prompt before them."""
+    """Log that texts are embedded as they come, if `sentence-transformers` would put a prompt before them."""
     config = _object(folder / "config_sentence_transformers.json")
     prompts = config.get("prompts")
     names = [str(name) for name, text in prompts.items() if text] if isinstance(prompts, dict) else []

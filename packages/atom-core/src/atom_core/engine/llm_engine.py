@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,21 +12,19 @@ from tqdm import tqdm
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError, InvalidRequestError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.validation import check_text, missing_tokenizer
 from atom_core.engine.interrupts import interrupts_held
-from atom_core.engine.outputs.completion import Completion
-from atom_core.engine.outputs.output_processor import OutputProcessor
+from atom_core.engine.outputs.local_requests import LocalRequests, StreamCallback
 from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
+from atom_core.errors import EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
-from atom_core.messages import EngineOutput, Pooling, RequestOutput, SamplingParams, StepStats, Submission
+from atom_core.messages import EngineOutput, Pooling, SamplingParams, StepStats, Submission
 from atom_core.tokenization import Tokenizer
 
 Prompt = str | Sequence[int]
-StreamCallback = Callable[[RequestOutput], Any]
 
 
 class LLMEngine:
@@ -55,7 +52,7 @@ class LLMEngine:
 
     @classmethod
     def from_args(cls, args: EngineArgs, executor: MakeExecutor = make_executor) -> LLMEngine:
-        """An engine of settings that exist already; `executor` makes what runs its steps."""
+        """An engine with these settings; `executor` makes what runs its steps."""
         engine = cls.__new__(cls)
         engine._start(args, executor)
         return engine
@@ -72,14 +69,7 @@ class LLMEngine:
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
         self._inputs = InputProcessor.of_engine(self.info, args, self.tokenizer, can_generate=checkpoint.has_head)
-        self._outputs = OutputProcessor(self.tokenizer)
-        # The samples of each prompt that have not finished, by their indices.
-        self._completions: dict[str, dict[int, Completion]] = {}
-        self._callbacks: dict[str, StreamCallback] = {}
-        # What callbacks have not been told yet, because one before them raised.
-        self._untold: deque[tuple[StreamCallback, RequestOutput]] = deque()
-        # What finished and nobody has taken yet.
-        self._finished: list[dict[str, Any]] = []
+        self._requests = LocalRequests(self.tokenizer)
 
     def generate(
         self,
@@ -158,29 +148,20 @@ class LLMEngine:
 
     def step(self) -> list[dict[str, Any]]:
         """Run one step, and return what finished in it, as `generate` would."""
-        if self._open_core().has_unfinished() or self._untold:
+        if self._open_core().has_unfinished() or self._requests.has_untold:
             self._step()
-        finished, self._finished = self._finished, []
-        return finished
+        return self._requests.take_finished()
 
     def is_finished(self) -> bool:
         """Whether everything queued has finished and was returned."""
-        return not (self._completions or self._finished or self._untold)
+        return self._requests.is_empty
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Drop requests; nothing more comes of them."""
         core = self._open_core()
         with interrupts_held():
-            dropped = set(request_ids)
-            sample_ids = []
-            for request_id in request_ids:
-                sample_ids += self._outputs.close(request_id)
-                self._callbacks.pop(request_id, None)
-                self._completions.pop(request_id, None)
-            self._finished = [output for output in self._finished if output["request_id"] not in dropped]
-            self._untold = deque(entry for entry in self._untold if entry[1].request_id not in dropped)
-            core.abort(sample_ids)
-            if not self._completions:  # nobody may ever step again, and steps in flight hold blocks
+            core.abort(self._requests.drop(request_ids))
+            if not self._requests.has_open:  # nobody may ever step again, and steps in flight hold blocks
                 self._take(core.settle())
 
     def reset_prefix_cache(self) -> None:
@@ -248,7 +229,7 @@ class LLMEngine:
         priority: int = 0,
         tenant: str = "",
     ) -> list[Submission]:
-        """What can be queued as it is; raises InvalidRequestError for the first prompt that cannot."""
+        """The submissions of checked prompts; raises InvalidRequestError for the first that cannot be served."""
         core = self._open_core()
         prompts = _as_prompts(prompts)
         pairs = zip(prompts, _one_for_each(params, len(prompts)), strict=True)
@@ -267,18 +248,13 @@ class LLMEngine:
     def _queue(self, submissions: Sequence[Submission], callback: StreamCallback | None = None) -> None:
         core = self._open_core()
         with interrupts_held():
-            if callback is not None:
-                self._callbacks |= dict.fromkeys(_request_ids(submissions), callback)
             for submission in submissions:
                 for sample in submission.samples():
-                    completion = Completion(sample.caller_id, sample.sample_index)
-                    self._completions.setdefault(sample.caller_id, {})[sample.sample_index] = completion
-                    self._outputs.add(sample)
+                    self._requests.add(sample, callback)
                 core.add(submission)
 
     def _run(self, submissions: Sequence[Submission], *, use_tqdm: bool) -> list[dict[str, Any]]:
-        """Queue these and step until they have finished; what comes of them, in order. What else finishes waits for
-        `step`."""
+        """Queue these, step until they have finished, and return their outputs in order. Others wait for `step`."""
         request_ids = _request_ids(submissions)
         order = {request_id: place for place, request_id in enumerate(request_ids)}
         mine: list[dict[str, Any]] = []
@@ -289,9 +265,7 @@ class LLMEngine:
             with tqdm(total=total, desc="generating", unit="seq", disable=not use_tqdm, dynamic_ncols=True) as bar:
                 while len(mine) < total:
                     self._step()
-                    ours = [output for output in self._finished if output["request_id"] in order]
-                    if ours:
-                        self._finished = [output for output in self._finished if output["request_id"] not in order]
+                    if ours := self._requests.take_finished(order):
                         mine += ours
                         num_tokens += sum(output["num_tokens_output"] for output in ours)
                         speed = num_tokens / max(time.monotonic() - started, 1e-9)
@@ -307,26 +281,11 @@ class LLMEngine:
         core = self._open_core()
         with interrupts_held():
             self._take(core.step())
-        while self._untold:  # after the bookkeeping: a callback may raise
-            callback, output = self._untold.popleft()
-            callback(output)
+        self._requests.call_back()  # after the bookkeeping: a callback may raise
 
     def _take(self, news: list[EngineOutput]) -> None:
-        """Turn news into text, and keep what finished and what callbacks are to be told."""
-        processed = self._outputs.process(news)
-        if processed.stopped_request_ids:
-            self._open_core().abort(processed.stopped_request_ids)
-        for output in processed.outputs:
-            samples = self._completions[output.request_id]
-            samples[output.index].add(output)
-            callback = self._callbacks.get(output.request_id)
-            if callback is not None:
-                self._untold.append((callback, output))
-            if output.finished:
-                self._finished.append(samples.pop(output.index).as_dict())
-                if not samples:
-                    del self._completions[output.request_id]
-                    self._callbacks.pop(output.request_id, None)
+        if stopped := self._requests.take(news):
+            self._open_core().abort(stopped)
 
 
 def _request_ids(submissions: Sequence[Submission]) -> list[str]:

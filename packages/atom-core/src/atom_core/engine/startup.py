@@ -71,22 +71,28 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint, *, data_parallel_rank: int
 
 
 def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
-    """Raise, before processes are started, where ranks cannot share the model."""
+    """Raise, before processes are started, where ranks cannot share the model, or the one that drafts for it."""
     import torch
 
-    from atom_models import BuildContext
+    from atom_models import BuildContext, open_checkpoint
     from atom_models.model import stored_quantization
     from atom_models.requirements import check_shared
 
-    context = BuildContext(
-        quantization=stored_quantization(checkpoint, config.model.quantization),
-        dtype=getattr(torch, config.model.dtype),
-        cache=config.cache.format,
-        block_size=config.cache.block_size,
-        max_model_len=config.cache.block_size,  # tables of angles are not needed
-        model_impl=config.model.model_impl,
-    )
-    check_shared(checkpoint, context, config.parallel.tensor_parallel_size)
+    def check(checkpoint: Checkpoint, quantization: str) -> None:
+        context = BuildContext(
+            quantization=stored_quantization(checkpoint, quantization),
+            dtype=getattr(torch, config.model.dtype),
+            cache=config.cache.format,
+            block_size=config.cache.block_size,
+            max_model_len=config.cache.block_size,  # tables of angles are not needed
+            model_impl=config.model.model_impl,
+        )
+        check_shared(checkpoint, context, config.parallel.tensor_parallel_size)
+
+    check(checkpoint, config.model.quantization)
+    speculation = config.speculation
+    if speculation is not None and speculation.is_by_whole_model and speculation.model is not None:
+        check(open_checkpoint(speculation.model), speculation.quantization)
 
 
 def _eager(args: EngineArgs) -> EngineArgs:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from atom_core.executor.protocol import Masks, PendingOutput, Runner, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.runner import Masks, PendingOutput, Runner, RunnerInfo
 
 
 class InlineExecutor:
@@ -17,12 +17,15 @@ class InlineExecutor:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="worker")
+        self._launches = False
 
     def start(self) -> RunnerInfo:
-        return self._thread.submit(self._runner.load).result()
+        info = self._thread.submit(self._runner.load).result()
+        self._launches = info.launches
+        return info
 
     def submit(self, step: SchedulerOutput) -> InlineStepHandle:
-        return InlineStepHandle(self._runner, self._thread, step)
+        return InlineStepHandle(self._runner, self._thread, step, launches=self._launches)
 
     def prepare(self) -> bool:
         return self._thread.submit(self._runner.prepare).result()
@@ -45,14 +48,19 @@ class InlineExecutor:
 class InlineStepHandle:
     """A step in the worker's queue; see `StepHandle`."""
 
-    def __init__(self, runner: Runner, thread: ThreadPoolExecutor, step: SchedulerOutput) -> None:
+    def __init__(self, runner: Runner, thread: ThreadPoolExecutor, step: SchedulerOutput, *, launches: bool) -> None:
         self._runner = runner
-        self._thread = thread
+        self._thread, self._launches = thread, launches
         self._forward: Future[None] = thread.submit(runner.forward, step)
         self._sample: Future[PendingOutput] | None = None
 
     def sample(self, masks: Masks | None = None) -> None:
         self._sample = self._thread.submit(self._run_sampler, masks)
+
+    def wait_for_launch(self) -> None:
+        # What it raised, the result raises.
+        if self._launches:
+            wait([self._forward])
 
     def result(self) -> ModelOutput:
         if self._sample is None:

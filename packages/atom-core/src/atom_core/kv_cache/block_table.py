@@ -24,7 +24,7 @@ class BlockTable:
         has_news: there are blocks that `take_news` has not shown.
         hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
         num_published: leading blocks that the prefix cache has been told of.
-        slot: in groups that keep one state a request; `NO_SLOT` without.
+        slot: the first that the request has in groups that keep states; `NO_SLOT` without.
         snapshots: states that steps in flight leave for the prefix cache, by index of the block that ends there.
         parent: what the first unpublished block comes after: a cached prefix, or the salt.
     """
@@ -50,7 +50,7 @@ class BlockTable:
         self.clear()
 
     def hold_slot(self, slot: int, groups: Sequence[int]) -> None:
-        """The request has a slot in these groups: it is told as their only entry, and is no block."""
+        """The request has slots in these groups: the first is told as their only entry, and is no block."""
         self.slot = slot
         for group in groups:
             self.groups[group] = [slot]

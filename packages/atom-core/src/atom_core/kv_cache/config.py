@@ -22,7 +22,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         prefix_hash: "xxhash64" (fast) or "sha256" with a random key for each process (names cannot be guessed).
         groups: what each group of layers keeps.
         names_cover_next: a block's name covers the token after it, on which what is cached of its last token depends.
-        num_slots: slots for the states of requests; 0 where no group keeps states.
+        num_slots: slots for the states of requests, each of which holds `slots_each`; 0 where no group keeps states.
         num_snapshots: further slots, for states behind cached prefixes.
 
     Raises:
@@ -46,8 +46,12 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"prefix_hash is {self.prefix_hash!r}; allowed are 'xxhash64' and 'sha256'")
         if not self.groups:
             raise ValueError("groups are empty; give what each group of layers keeps")
-        if self.has_slots and self.num_slots < 1:
-            raise ValueError(f"num_slots is {self.num_slots}; a group that keeps states needs at least 1")
+        if self.has_slots and self.num_slots < self.slots_each:
+            raise ValueError(
+                f"num_slots is {self.num_slots}; a group that keeps states needs at least {self.slots_each}"
+            )
+        if len({group.slots_each for group in self.groups if group.in_slots}) > 1:
+            raise ValueError("groups that keep states hold different numbers of slots; a request has the same in all")
         if self.has_slots and self.enable_prefix_caching and self.num_snapshots < 1:
             raise ValueError(
                 f"num_snapshots is {self.num_snapshots}; to find prefixes, a group that keeps states needs at least 1: "
@@ -58,6 +62,11 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     def hand_over(self) -> int:
         """Steps that end before their requests' tokens do should end at multiples of so many tokens."""
         return lcm(*(group.hand_over for group in self.groups))
+
+    @property
+    def slots_each(self) -> int:
+        """Slots that a request holds."""
+        return max(group.slots_each for group in self.groups)
 
     @property
     def has_slots(self) -> bool:

@@ -9,6 +9,7 @@ from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
 from atom_core.kv_cache.slot_pool import NO_SLOT, SlotPool
 from atom_core.kv_cache.snapshot_pool import SnapshotPool
+from atom_kernels.protocols import slot_of_state
 
 
 class PagedCache:
@@ -16,8 +17,8 @@ class PagedCache:
 
     A request holds blocks for its tokens in every group. In groups that see everything it gets those of all its tokens
     when it is admitted; in a group with a window it gets them as its steps need them, and gives back what lies behind
-    the window. In groups that keep one state a request it holds one slot, the same in all of them; what states were
-    behind some prefixes lies in slots of its own. `max_step_tokens` is the most that one step computes.
+    the window. In groups that keep states it holds some slots, the same in all of them; what states were behind some
+    prefixes lies in slots of its own. `max_step_tokens` is the most that one step computes.
 
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.
@@ -36,7 +37,7 @@ class PagedCache:
         self._prefixes: PrefixCache | None = None
         self._in_blocks = [index for index, group in enumerate(config.groups) if not group.in_slots]
         self._in_slots = [index for index, group in enumerate(config.groups) if group.in_slots]
-        self.slots = SlotPool(config.num_slots)
+        self.slots = SlotPool(config.num_slots, max(config.slots_each, 1))
         self._copies: dict[int, int] = {}
         self.snapshots = SnapshotPool(
             config.num_snapshots,
@@ -174,12 +175,12 @@ class PagedCache:
         if snapshot_id is None:
             return None
         table.snapshots[num_tokens // self.config.block_size - 1] = snapshot_id
-        return table.slot, self.snapshots.slot(snapshot_id)
+        return slot_of_state(table.slot, num_tokens, self.config.slots_each), self.snapshots.slot(snapshot_id)
 
     def take_copies(self) -> list[tuple[int, int]]:
         """Slots from which and to which the next step copies states before it is computed, told once.
 
-        A copy for a request that is gone does no harm: who has its slot now brings another, or begins from zeros.
+        A copy for a request that is gone does no harm: who has its slots now brings another, or begins from zeros.
         """
         copies, self._copies = self._copies, {}
         return [(source, target) for target, source in copies.items()]
@@ -187,7 +188,7 @@ class PagedCache:
     def release(self, table: BlockTable, after_step: int | None = None) -> None:
         """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported.
 
-        A slot goes back at once.
+        Slots go back at once.
         """
         block_ids = table.held()
         if table.slot != NO_SLOT:
@@ -223,13 +224,14 @@ class PagedCache:
             block_ids += self.pool.allocate(count, after=block_ids[-1] if block_ids else None, room=room)
 
     def _hold_slot(self, table: BlockTable, hit: Hit) -> None:
-        """Give `table` a slot, to which the state behind the prefix that was found will be copied."""
-        slot = self.slots.take()
+        """Give `table` slots, to one of which the state behind the prefix that was found will be copied."""
+        first = self.slots.take()
         if hit.prefixes:
             snapshot_id = hit.block_ids(self._in_slots[0])[-1]
-            self._copies[slot] = self.snapshots.slot(snapshot_id)
+            target = slot_of_state(first, len(hit.prefixes) * self.config.block_size, self.config.slots_each)
+            self._copies[target] = self.snapshots.slot(snapshot_id)
             self.snapshots.touch(snapshot_id)
-        table.hold_slot(slot, self._in_slots)
+        table.hold_slot(first, self._in_slots)
 
     def _set_cached(self, block_id: int, is_cached: bool) -> None:
         pool = self.snapshots if block_id >= self.snapshots.first_id else self.pool

@@ -61,7 +61,8 @@ class StepStats(msgspec.Struct, frozen=True):
     """Counts after a step, for logs, load and health.
 
     `num_drafts` counts rows of steps with draft tokens; `num_accepted_tokens_per_pos` how often the first token of a
-    draft was accepted, the second, and so on. The `num_late_` counts are those of `ModelOutput`.
+    draft was accepted, the second, and so on. `num_kept_output_tokens` are those of requests that ended, by which
+    others are guessed. The `num_late_` counts are those of `ModelOutput`.
     """
 
     num_running: int
@@ -80,6 +81,7 @@ class StepStats(msgspec.Struct, frozen=True):
     num_waiting_for_grammar: int = 0
     num_late_captures: int = 0
     num_late_compilations: int = 0
+    num_kept_output_tokens: int = 0
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):

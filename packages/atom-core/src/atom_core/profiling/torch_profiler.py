@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.sections import ProfilerConfig
-from atom_core.engine.errors import ProfilerError
+from atom_core.errors import ProfilerError
 
 if TYPE_CHECKING:
     import torch

@@ -96,12 +96,14 @@ class Drafting:
                 num_known += len(result.token_ids)
                 row.request.trail.take(Draft(result.next_draft_token_ids), row.request.token_ids, num_known)
 
-    def _is_usual(self, plan: StepPlan) -> bool:
-        """Whether steps like it come one after the other: with drafts the device waits for the host before each, and
-        without, steps run ahead."""
-        if plan.num_drafts:
-            return True
-        return not plan.num_next_drafts and (plan.ran_ahead or not self._runs_ahead)
+    def take_end(self, request: Request) -> None:
+        """A request has finished: later ones may go on as it did."""
+        salt, output = request.engine_request.cache_salt, request.token_ids[request.num_prompt_tokens :]
+        self._speculation.take_output(salt, output)
+
+    def forget(self) -> None:
+        """No later request is guessed by what others had before."""
+        self._speculation.forget()
 
     def counts(self) -> dict[str, Any]:
         """Fields of `StepStats`."""
@@ -111,7 +113,15 @@ class Drafting:
             "num_draft_tokens": statistics.total_draft_tokens,
             "num_accepted_tokens": statistics.total_accepted_tokens,
             "num_accepted_tokens_per_pos": tuple(statistics.accepted_by_position),
+            "num_kept_output_tokens": self._speculation.num_kept_tokens,
         }
+
+    def _is_usual(self, plan: StepPlan) -> bool:
+        """Whether steps like it come one after the other: with drafts the device waits for the host before each, and
+        without, steps run ahead."""
+        if plan.num_drafts:
+            return True
+        return not plan.num_next_drafts and (plan.ran_ahead or not self._runs_ahead)
 
     def _is_for_drafts(self, num_decodes: int) -> bool:
         """Whether nothing but decodes is to be computed; prompts have a use for the whole of a step."""
@@ -126,11 +136,15 @@ class Drafting:
         return self._is_for_drafts(len(plan.rows)) and all(row.samples for row in plan.rows)
 
     def _reserve(self, row: PlannedRow, number: int) -> int:
-        """How many of `number` drafts there are blocks for: each but the last is computed from as the token there."""
-        if number > 1:
+        """How many of `number` drafts there are blocks for: each but the last is computed from as the token there.
+
+        A whole model computes the token before the first one as well.
+        """
+        num_before = int(self._speculation.config.is_by_whole_model)
+        if number + num_before > 1:
             request, cache = row.request, self._book.cache
-            if not cache.grow(request.block_table, row.end + number - 1, request.max_computed_tokens):
-                return min(number, request.block_table.capacity - row.end + 1)
+            if not cache.grow(request.block_table, row.end + number - 1 + num_before, request.max_computed_tokens):
+                return min(number, request.block_table.capacity - row.end + 1 - num_before)
         return number
 
     def _candidates(self, requests: Iterable[Request]) -> list[tuple[Request, Candidate]]:
@@ -148,7 +162,7 @@ class Drafting:
         if room <= 0 or request.status is not RequestStatus.RUNNING or not request.may_have_drafts:
             return None
         if request.trail is None:
-            request.trail = self._speculation.start_trail()
+            request.trail = self._speculation.start_trail(request.engine_request.cache_salt)
         return Candidate(request.trail, request.token_ids, room)
 
     def _room(self, budget: int) -> int:

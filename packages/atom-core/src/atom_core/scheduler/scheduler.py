@@ -172,6 +172,8 @@ class Scheduler:
                 engine_output = take_result(self._book, request, entry, result)
                 if engine_output is not None:
                     news.append(engine_output)
+                if self._drafting is not None and request.status is RequestStatus.FINISHED:
+                    self._drafting.take_end(request)
         self._cache.step_reported(step.step_id)
         if self._drafting is not None:
             self._drafting.take_report(plan, step, output)
@@ -184,6 +186,8 @@ class Scheduler:
     def forget_prefixes(self) -> None:
         """No later request finds what was cached so far."""
         self._cache.forget_prefixes()
+        if self._drafting is not None:
+            self._drafting.forget()
 
     def states(self) -> list[RequestState]:
         """Where each request stands."""
@@ -277,7 +281,7 @@ class Scheduler:
         waiting, running = self._book.waiting, self._book.running
         may_admit = self._delay is None or self._delay.is_over(waiting.peek(), not running)
         limit = self._share if len(partial_prefills) + len(waiting) > 1 else step.budget
-        begun = deque(partial_prefills)
+        begun, num_decodes = deque(partial_prefills), len(step.rows)
         while step.budget > 0:
             head = waiting.peek() if may_admit and len(running) < self.config.max_num_seqs else None
             if begun and (head is None or begun[0].tenant is not head.tenant or begun[0].key < head.key):
@@ -302,4 +306,5 @@ class Scheduler:
                 step.add(request, num_new_tokens)
             else:
                 may_admit = False
-        step.spread_rest()
+        if len(step.rows) > num_decodes:
+            step.spread_rest()

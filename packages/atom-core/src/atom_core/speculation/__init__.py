@@ -1,7 +1,7 @@
 """Speculative decoding: tokens are guessed, and verified several in a step. No guess can change what is generated."""
 
-from atom_core.speculation.config import SpeculationConfig
-from atom_core.speculation.drafter import NO_DRAFT, Draft, Drafter, MakeDrafter
+from atom_core.speculation.config import SpeculationConfig, SuffixConfig
+from atom_core.speculation.drafter import NO_DRAFT, Draft, Drafter, Drafters, EachByItself
 from atom_core.speculation.factory import make_speculation
 from atom_core.speculation.speculation import Candidate, NextDrafts, Speculation
 from atom_core.speculation.statistics import DraftStatistics
@@ -13,10 +13,12 @@ __all__ = [
     "Draft",
     "DraftStatistics",
     "Drafter",
-    "MakeDrafter",
+    "Drafters",
+    "EachByItself",
     "NextDrafts",
     "Speculation",
     "SpeculationConfig",
+    "SuffixConfig",
     "Trail",
     "make_speculation",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field
 from statistics import fmean
 
 # What a token more is taken to cost, as part of the step, until steps of more tokens were measured, and tokens beyond
@@ -21,24 +20,33 @@ _NUM_TRIED, _BELIEVED_FOR = 3, 512
 _NUM_KEPT, _KEPT_FOR = 16, 64
 
 
-@dataclass(slots=True)
 class _Measured:
-    """Steps of a size: after how many of all steps each came, and its seconds."""
+    """Steps of one size.
 
-    steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_NUM_KEPT))
+    Attributes:
+        last: after how many of all steps the last of them came.
+        count: how many count.
+        seconds: what one takes.
+    """
 
-    @property
-    def last(self) -> int:
-        return self.steps[-1][0]
+    def __init__(self) -> None:
+        self.last = self.count = 0
+        self.seconds = 0.0
+        self._steps: deque[tuple[int, float]] = deque(maxlen=_NUM_KEPT)
 
-    @property
-    def seconds(self) -> float:
-        """The mean of all but the longest: the first step of a size may pay for what later ones find done, and another
-        program may delay any. What happens again and again is part of what a step costs.
+    def take(self, step: int, seconds: float) -> None:
+        """The `step`-th of all steps took so long.
+
+        Of few, the half that took longest does not count, and of many a quarter: the first of a size pay for what later
+        ones find done, and other programs delay any, with drafts or without. What happens to more steps than that is a
+        part of what they cost.
         """
-        late = [seconds for step, seconds in self.steps if step > self.last - _KEPT_FOR]
-        counted = late if len(late) >= _NUM_TRIED else [seconds for _, seconds in self.steps]
-        return fmean(sorted(counted)[:-1])
+        self._steps.append((step, seconds))
+        late = [taken for at, taken in self._steps if at > step - _KEPT_FOR]
+        counted = late if len(late) >= _NUM_TRIED else [taken for _, taken in self._steps]
+        self.last, self.count = step, len(self._steps)
+        num_counted = 3 * _NUM_KEPT // 4 if len(counted) == _NUM_KEPT else max(len(counted) // 2, 1)
+        self.seconds = fmean(sorted(counted)[:num_counted])
 
 
 class StepCosts:
@@ -48,8 +56,9 @@ class StepCosts:
     """
 
     def __init__(self) -> None:
-        # By drafts, then by size.
+        # By drafts, then by size; and what is believed of it, in rising order, worked out once for each step.
         self._measured: dict[int, dict[int, _Measured]] = {}
+        self._believed: dict[int, dict[int, float]] = {}
         self._num_steps = 0
 
     def take(self, num_tokens: int, seconds: float, num_next_drafts: int = 0) -> None:
@@ -61,7 +70,8 @@ class StepCosts:
         found = measured.get(size)
         if found is None or self._num_steps - found.last > _BELIEVED_FOR:
             found = measured[size] = _Measured()
-        found.steps.append((self._num_steps, seconds))
+        found.take(self._num_steps, seconds)
+        self._believed.clear()
 
     def are_known(self, num_tokens: int) -> bool:
         """Whether steps of about so many tokens were measured; what drafts save is not known before."""
@@ -75,13 +85,14 @@ class StepCosts:
 
     def seconds(self, num_tokens: int, num_next_drafts: int = 0) -> float:
         """What a step of so many tokens takes; 1.0 before anything was measured."""
-        known = self._known(num_next_drafts)
-        if num_next_drafts and not known:
+        known, size = self._known(num_next_drafts), _size_of(num_tokens)
+        sizes = list(known)
+        # What many tokens take says nothing of few, of which drafts are to be tried.
+        if num_next_drafts and (not known or size < _NEAR * sizes[0]):
             base = self.seconds(num_tokens, num_next_drafts - 1)
             return base + _FIRST_GUESS_OF_DRAFT * self.seconds(num_tokens)
         if not known:
             return 1.0
-        size, sizes = _size_of(num_tokens), list(known)
         if size in known:
             return known[size]
         place = bisect_left(sizes, size)
@@ -96,11 +107,14 @@ class StepCosts:
 
     def _known(self, num_next_drafts: int) -> dict[int, float]:
         """Seconds of the sizes that were measured, in rising order."""
-        measured = sorted(self._measured.get(num_next_drafts, {}).items())
-        return {size: found.seconds for size, found in measured if self._is_believed(found)}
+        if (known := self._believed.get(num_next_drafts)) is None:
+            measured = sorted(self._measured.get(num_next_drafts, {}).items())
+            known = {size: found.seconds for size, found in measured if self._is_believed(found)}
+            self._believed[num_next_drafts] = known
+        return known
 
     def _is_believed(self, found: _Measured) -> bool:
-        return len(found.steps) >= _NUM_TRIED and self._num_steps - found.last <= _BELIEVED_FOR
+        return found.count >= _NUM_TRIED and self._num_steps - found.last <= _BELIEVED_FOR
 
 
 def _slope(known: dict[int, float]) -> float:

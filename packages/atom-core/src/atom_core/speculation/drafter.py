@@ -22,7 +22,7 @@ NO_DRAFT = Draft(())
 
 
 class Drafter(Protocol):
-    """What follows one request. It sees no other request, so nothing of a tenant reaches another."""
+    """What follows one request."""
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> Draft:
         """Guess what comes after `token_ids`, up to `num_tokens` tokens.
@@ -34,5 +34,50 @@ class Drafter(Protocol):
         ...
 
 
-MakeDrafter = Callable[[], Drafter]
-"""Gives a new request its drafter."""
+class Drafters(Protocol):
+    """Gives requests their drafters, and may learn from those that ended.
+
+    Requests that have different salts must not be able to learn from times what the others have: a drafter sees its own
+    request, and what ended under the same salt.
+
+    Attributes:
+        num_kept_tokens: tokens that are kept of requests that ended.
+    """
+
+    @property
+    def num_kept_tokens(self) -> int: ...
+
+    def start(self, salt: str) -> Drafter:
+        """The drafter of a new request."""
+        ...
+
+    def take_output(self, salt: str, token_ids: Sequence[int]) -> None:
+        """A request ended, with this output."""
+        ...
+
+    def forget(self) -> None:
+        """Keep nothing of what was learned so far."""
+        ...
+
+
+class EachByItself:
+    """`Drafters` that learn nothing: each sees its own request alone.
+
+    Args:
+        make_drafter: gives a new request its drafter.
+    """
+
+    num_kept_tokens = 0
+
+    def __init__(self, make_drafter: Callable[[], Drafter]) -> None:
+        self._make_drafter = make_drafter
+
+    def start(self, salt: str) -> Drafter:
+        """See `Drafters`."""
+        return self._make_drafter()
+
+    def take_output(self, salt: str, token_ids: Sequence[int]) -> None:
+        """See `Drafters`."""
+
+    def forget(self) -> None:
+        """See `Drafters`."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.speculation.costs import StepCosts
-from atom_core.speculation.drafter import MakeDrafter
+from atom_core.speculation.drafter import Drafters
 from atom_core.speculation.statistics import DraftStatistics
 from atom_core.speculation.trail import Experience, Trail
 from atom_core.speculation.trials import Prospect, Trials
@@ -54,13 +54,13 @@ class Speculation:
     many as give most tokens a second: none where that is no more than without (so it turns itself off), and none before
     it is known what steps without cost.
 
-    A model's drafts are made behind the step before, as many for each request as then promise most tokens a second.
-    Those that are made and not worth their place in the step are left out like others, but each request has equally
-    many, as far as it has room: so both steps and drafts run in captured graphs.
+    A model's drafts are made behind the step before, as many for each request as then promise most tokens a second,
+    and all of them are verified: what they cost most is made by then. Each request has equally many, as far as it has
+    room: so both steps and drafts run in captured graphs.
 
     Args:
         config: what was asked for.
-        make_drafter: gives each request its drafter; None where a model drafts.
+        drafters: give each request its drafter; None where a model drafts.
 
     Attributes:
         config: what was asked for.
@@ -68,8 +68,8 @@ class Speculation:
         statistics: counts of the drafts that were verified.
     """
 
-    def __init__(self, config: SpeculationConfig, make_drafter: MakeDrafter | None = None) -> None:
-        self.config, self._make_drafter = config, make_drafter
+    def __init__(self, config: SpeculationConfig, drafters: Drafters | None = None) -> None:
+        self.config, self._drafters = config, drafters
         self.costs, self._trials = StepCosts(), Trials()
         self._steps_to_trial = _STEPS_BETWEEN_TRIALS
         # What was best for the last step of a model that drafts.
@@ -77,9 +77,24 @@ class Speculation:
         self._experience = Experience() if config.is_by_model else None
         self.statistics = DraftStatistics(config.num_tokens)
 
-    def start_trail(self) -> Trail:
-        """For a request that had none."""
-        return Trail(None if self._make_drafter is None else self._make_drafter(), self._experience)
+    @property
+    def num_kept_tokens(self) -> int:
+        """Tokens that are kept of requests that ended, to guess by."""
+        return 0 if self._drafters is None else self._drafters.num_kept_tokens
+
+    def start_trail(self, salt: str = "") -> Trail:
+        """For a request of `salt` that had none."""
+        return Trail(None if self._drafters is None else self._drafters.start(salt), self._experience)
+
+    def take_output(self, salt: str, token_ids: Sequence[int]) -> None:
+        """A request of `salt` ended with this output."""
+        if self._drafters is not None:
+            self._drafters.take_output(salt, token_ids)
+
+    def forget(self) -> None:
+        """Keep nothing of requests that ended."""
+        if self._drafters is not None:
+            self._drafters.forget()
 
     def choose(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> list[Sequence[int]]:
         """Drafts for each of `candidates`, all of whose tokens are known.
@@ -88,17 +103,14 @@ class Speculation:
             num_rows: rows of the step, all of them decodes. With other rows only who is not adaptive asks for drafts.
             room: drafts of all candidates together.
         """
+        if self.config.is_by_model and self.config.adaptive:
+            made = [each.trail.look(each.token_ids, min(self.config.num_tokens, each.room)) for each in candidates]
+            number = _equal_number([len(draft.token_ids) for draft in made], room)
+            return [draft.token_ids[:number] for draft in made]
         drafts = [self._look(candidate) for candidate in candidates]
         if not self.config.adaptive:
             return self._share(drafts, room)
-        chances = [chances for _, chances in drafts]
-        if self.config.is_by_model:
-            # The model goes on to make as many.
-            num_next = max(map(len, chances), default=0)
-            prospects = self._prospects(chances, num_rows=num_rows, room=room, num_next=num_next)
-            number = _best(prospects, now=0) if self.costs.are_known(num_rows) else 0
-            return [token_ids[:number] for token_ids, _ in drafts]
-        lengths = self._best_lengths(chances, num_rows=num_rows, room=room)
+        lengths = self._best_lengths([chances for _, chances in drafts], num_rows=num_rows, room=room)
         return [token_ids[:length] for (token_ids, _), length in zip(drafts, lengths, strict=True)]
 
     def is_worth_waiting(self, candidates: Iterable[Candidate], *, num_rows: int, room: int) -> bool:
@@ -166,15 +178,9 @@ class Speculation:
             room -= len(shares[-1])
         return shares
 
-    def _prospects(
-        self, chances: Sequence[Sequence[float]], *, num_rows: int, room: int, num_next: int | None = None
-    ) -> list[Prospect]:
-        """By the number of drafts of each candidate, from none on; those who have fewer have all of theirs.
-
-        Args:
-            num_next: drafts that are made behind the step for each; None where these are the ones in question.
-        """
-        prospects = [self._prospect(float(num_rows), num_rows, num_next or 0)]
+    def _prospects(self, chances: Sequence[Sequence[float]], *, num_rows: int, room: int) -> list[Prospect]:
+        """By the number of drafts of each candidate, from none on; those who have fewer have all of theirs."""
+        prospects = [self._prospect(float(num_rows), num_rows, 0)]
         expected, num_tokens = float(num_rows), num_rows
         for number in range(1, max(map(len, chances), default=0) + 1):
             right = [found[number - 1] for found in chances if len(found) >= number]
@@ -182,12 +188,12 @@ class Speculation:
             if num_tokens - num_rows > room:
                 break
             expected += sum(right)
-            prospects.append(self._prospect(expected, num_tokens, number if num_next is None else num_next))
+            prospects.append(self._prospect(expected, num_tokens, number))
         return prospects
 
-    def _prospect(self, expected: float, num_tokens: int, num_next: int) -> Prospect:
-        seconds = self.costs.seconds(num_tokens, num_next)
-        return Prospect(expected, seconds, self.costs.last_measured(num_tokens, num_next))
+    def _prospect(self, expected: float, num_tokens: int, number: int) -> Prospect:
+        seconds = self.costs.seconds(num_tokens, number)
+        return Prospect(expected, seconds, self.costs.last_measured(num_tokens, number))
 
     def _best_lengths(self, chances: list[list[float]], *, num_rows: int, room: int) -> list[int]:
         """How many drafts of each candidate give most tokens a second, where each may have its own number."""
@@ -217,3 +223,11 @@ def _best(prospects: Sequence[Prospect], now: int) -> int:
     now = min(now, len(prospects) - 1)
     best = max(range(len(prospects)), key=lambda number: prospects[number].rate)
     return best if prospects[best].rate > _LEAST_GAIN * prospects[now].rate else now
+
+
+def _equal_number(lengths: Sequence[int], room: int) -> int:
+    """How many drafts each request may have, if each has as many as it can."""
+    number = max(lengths, default=0)
+    while number and sum(min(length, number) for length in lengths) > room:
+        number -= 1
+    return number

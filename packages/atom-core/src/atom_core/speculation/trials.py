@@ -74,8 +74,11 @@ class Trials:
             self._saved = 0.0
             return
         _, number = min(others)
-        # Before and after a trial, the device waits once for the host: for no longer than a step.
-        loss = prospects[0].seconds + _NUM_STEPS * (prospects[number].seconds - prospects[number].tokens / rate)
+        loss = _NUM_STEPS * (prospects[number].seconds - prospects[number].tokens / rate)
+        if 0 in (number, best):
+            # Between steps with drafts and without, the device waits for the host: for no longer than a step.
+            loss += prospects[0].seconds
         if self._saved >= loss:
-            self._saved -= loss
+            # Nothing is left over: a step may have taken long for once, as one does in which graphs are captured.
+            self._saved = 0.0
             self._number, self._steps_left = number, _NUM_STEPS

@@ -5,24 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 
-from atom_core.config.sections import StructuredOutputConfig
 from atom_core.messages import EngineOutput, EngineRequest, RequestState, SchedulerOutput
 from atom_core.structured_output.backend import Grammar
-from atom_core.structured_output.compiler import Compilation, CompilerBusyError
-from atom_core.structured_output.compilers import Compilers
-from atom_core.structured_output.constraints.grammar import GrammarError
+from atom_core.structured_output.config import StructuredOutputConfig
 from atom_core.structured_output.followed_text import FollowedText, held_bytes
 from atom_core.structured_output.mask_thread import MaskJob, MaskThread
-from atom_core.structured_output.matcher import MAX_FORCED, Matcher
-from atom_core.structured_output.thinking import ThinkingParser
-from atom_core.structured_output.work_budget import StepBudget, WorkBudget
+from atom_core.structured_output.waiting_requests import Refusal, WaitingRequests
+from atom_core.structured_output.work_budget import StepBudget
 from atom_core.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -33,23 +26,6 @@ BYTES_FOR_NEW = 1 << 30
 MAX_BYTES = 2 << 30
 # Steps between two looks at the memory.
 STEPS_BETWEEN_LOOKS = 16
-
-
-@dataclass
-class _Waiting:
-    """A request whose grammar is being compiled, by the first of `backends`; then its first mask is made."""
-
-    request: EngineRequest
-    compilation: Compilation | None = None
-    backends: list[str] = field(default_factory=list)
-    followed: FollowedText | None = None
-
-
-class Refusal(NamedTuple):
-    """Why a request cannot run; `code` as in `InvalidRequestError`."""
-
-    reason: str
-    code: str
 
 
 class Masks(NamedTuple):
@@ -88,33 +64,29 @@ class ConstrainedRequests:
         config: StructuredOutputConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._vocab_size = vocab_size
-        config = config or StructuredOutputConfig()
-        self._jump_forward = config.jump_forward
-        self._make_compilers = lambda: Compilers(
-            open_tokenizer(), vocab_size, eos_token_ids, config.backend, clock=clock
+        self._thread = MaskThread()
+        self._waiting = WaitingRequests(
+            open_tokenizer,
+            vocab_size=vocab_size,
+            eos_token_ids=eos_token_ids,
+            config=config or StructuredOutputConfig(),
+            thread=self._thread,
+            has_room=self._has_room,
+            clock=clock,
         )
-        self._compilers: Future[Compilers] | None = None
-        self._waiting: dict[str, _Waiting] = {}
         self._followed: dict[str, FollowedText] = {}
         self._late: dict[str, MaskJob] = {}
-        self._budgets: WeakValueDictionary[str, WorkBudget] = WeakValueDictionary()
-        self._thread = MaskThread()
         self._clock = clock
         self._step_budget = StepBudget(clock)
         self._num_steps = 0
 
     def hold(self, request: EngineRequest) -> None:
         """Begin to compile the grammar of `request`; `take_ready` gives it back."""
-        if self._compilers is None:
-            starter = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
-            self._compilers = starter.submit(self._make_compilers)
-            starter.shutdown(wait=False)
-        self._waiting[request.request_id] = _Waiting(request)
+        self._waiting.hold(request)
 
     def has_waiting(self) -> bool:
         """Whether any request waits for its grammar."""
-        return bool(self._waiting)
+        return len(self._waiting) > 0
 
     @property
     def num_waiting(self) -> int:
@@ -123,30 +95,20 @@ class ConstrainedRequests:
 
     def states(self) -> list[RequestState]:
         """Where those stand that wait for their grammars."""
-        return [RequestState(waiting.request.caller_id, "compiling grammar") for waiting in self._waiting.values()]
+        return [RequestState(request.caller_id, "compiling grammar") for request in self._waiting]
 
-    def take_ready(self) -> Iterable[tuple[EngineRequest, Refusal | None]]:
+    def take_ready(self) -> list[tuple[EngineRequest, Refusal | None]]:
         """Requests that wait no longer, each with the reason why it cannot run, or None."""
-        ready: list[tuple[EngineRequest, Refusal | None]] = []
-        for request_id, waiting in list(self._waiting.items()):
-            refusal = None
-            try:
-                is_done = self._try(waiting)
-            except CompilerBusyError as error:
-                is_done, refusal = True, Refusal(str(error), "queue_full")
-            except Exception as error:
-                is_done, refusal = True, Refusal(str(error), "invalid_grammar")
-            if is_done:
-                self._stop_waiting(request_id)
-                ready.append((waiting.request, refusal))
+        ready = []
+        for request, refusal, followed in self._waiting.take_ready():
+            if followed is not None:
+                self._followed[request.request_id] = followed
+            ready.append((request, refusal))
         return ready
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests whose grammar is not ready yet; others are the scheduler's to end."""
-        found = [request_id for request_id in request_ids if request_id in self._waiting]
-        for request_id in found:
-            self._stop_waiting(request_id)
-        return [EngineOutput(request_id, [], finish_reason="abort") for request_id in found]
+        return [EngineOutput(found, [], finish_reason="abort") for found in self._waiting.abort(request_ids)]
 
     def rows(self, step: SchedulerOutput) -> list[str]:
         """Ids of the requests that sample under a grammar in `step`."""
@@ -220,8 +182,7 @@ class ConstrainedRequests:
     def close(self) -> None:
         """Let the threads end."""
         self._thread.close()
-        if self._compilers is not None and self._compilers.done() and self._compilers.exception() is None:
-            self._compilers.result().close()
+        self._waiting.close()
 
     def _make_late(self, request_id: str, followed: FollowedText, token_ids: Sequence[int] = ()) -> None:
         followed.job = self._late[request_id] = self._thread.begin(followed.matcher, token_ids)
@@ -232,77 +193,6 @@ class ConstrainedRequests:
         if followed is not None and followed.job is not None:
             followed.job.is_wanted = False
 
-    def _stop_waiting(self, request_id: str) -> None:
-        waiting = self._waiting.pop(request_id)
-        self._leave_compilation(waiting)
-        if waiting.followed is not None and waiting.followed.job is not None:
-            waiting.followed.job.is_wanted = False
-
-    def _leave_compilation(self, waiting: _Waiting) -> None:
-        if waiting.compilation is not None and self._compilers is not None:
-            self._compilers.result().leave(waiting.backends[0], waiting.compilation)
-            waiting.compilation = None
-
-    def _try(self, waiting: _Waiting) -> bool:
-        """Follow the request if grammar and first mask are ready; raises what went wrong with them."""
-        if self._compilers is None or not self._compilers.done():
-            return False
-        if waiting.followed is None:
-            grammar = None
-            if waiting.request.sampling_params.structured_outputs is not None:
-                grammar = self._compiled(waiting, self._compilers.result())
-                if grammar is None or not self._has_room(grammar):
-                    return False
-            waiting.followed = self._make(waiting.request, grammar, self._compilers.result())
-            if waiting.followed is None:
-                return True
-            waiting.followed.job = self._thread.begin(waiting.followed.matcher)
-        followed = waiting.followed
-        if followed.job is not None and not followed.job.is_done:
-            return False
-        if (error := followed.matcher.error) is not None:
-            raise GrammarError(f"the grammar of this request cannot be followed: {error}")
-        self._followed[waiting.request.request_id] = followed
-        return True
-
-    def _compiled(self, waiting: _Waiting, compilers: Compilers) -> Grammar | None:
-        """The grammar of a request, None while it is compiled; raises what went wrong with it."""
-        constraint = waiting.request.sampling_params.structured_outputs
-        if waiting.compilation is None and constraint is not None:
-            waiting.backends = waiting.backends or list(compilers.choose(constraint))
-            waiting.compilation = compilers.submit(waiting.backends[0], constraint)
-        if waiting.compilation is None:
-            return None
-        grammar, overdue = waiting.compilation.grammar, waiting.compilation.overdue()
-        has_failed = grammar.done() and grammar.exception() is not None
-        if (overdue or has_failed) and len(waiting.backends) > 1:
-            self._leave_compilation(waiting)
-            failed = waiting.backends.pop(0)
-            logger.info("structured output: %s failed at a constraint; %s takes it", failed, waiting.backends[0])
-            return None
-        if overdue:
-            raise overdue
-        return grammar.result() if grammar.done() else None
-
-    def _make(self, request: EngineRequest, grammar: Grammar | None, compilers: Compilers) -> FollowedText | None:
-        """What follows a request from its first token on; None where nothing binds it."""
-        params = request.sampling_params
-        parser = None if grammar is None else grammar.start()
-        thinking = None
-        if params.thinking_budget is not None:
-            parser = thinking = ThinkingParser(params.thinking_budget, compilers.vocabulary, parser)
-        if parser is None:
-            return None
-        ends = {*request.eos_token_ids, *(params.stop_token_ids or ())}
-        # What is not sampled has no logprobs.
-        max_forced = MAX_FORCED if self._jump_forward and params.logprobs is None else 0
-        budget = self._budgets.get(request.caller_id)
-        if budget is None:
-            budget = self._budgets[request.caller_id] = WorkBudget()
-        budget.add_sample()
-        matcher = Matcher(parser, self._vocab_size, sorted(ends), max_forced=max_forced, budget=budget)
-        return FollowedText(matcher, grammar, thinking if grammar is None else None)
-
     def _may_go_on(self) -> bool:
         return not self._step_budget.is_used_up
 
@@ -312,8 +202,7 @@ class ConstrainedRequests:
         return not held or held + grammar.num_bytes() <= BYTES_FOR_NEW
 
     def _num_bytes(self) -> int:
-        begun = [waiting.followed for waiting in self._waiting.values() if waiting.followed is not None]
-        return held_bytes([*self._followed.values(), *begun])
+        return held_bytes([*self._followed.values(), *self._waiting.begun])
 
     def _too_large(self) -> dict[str, str]:
         """The followed text that holds most, where all together hold too much; looked at now and then."""

@@ -11,7 +11,6 @@ import torch
 from msgspec.structs import replace
 
 from atom_core.config.sections import EngineConfig
-from atom_core.executor.protocol import Masks, PendingOutput, RunnerInfo
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.devices.factory import device_of
@@ -26,6 +25,7 @@ from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.requests.tables import RequestTables
+from atom_core.worker.runner import Masks, PendingOutput, RunnerInfo
 from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, Sampler, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
@@ -109,6 +109,7 @@ class ModelRunner:
             max_model_len=loaded.size.max_model_len,
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],
+            launches=self._device.launches,
         )
 
     @torch.inference_mode()

@@ -7,12 +7,13 @@ whose bodies are kernels. The sources are always there: AITER compiles most of i
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from atom_kernels.aiter.api import RELEASES, AiterApi, Parameter
+from atom_kernels.aiter.api import AiterApi, Parameter
 from atom_kernels.aiter.functions import FUNCTIONS
 
 DISTRIBUTION = "amd-aiter"
@@ -61,15 +62,18 @@ def package_folder() -> Path:
     return folder
 
 
+@functools.cache
 def read_api(folder: Path, version: str) -> AiterApi:
-    """The API of the package in `folder`, read from both releases' places of each function.
+    """The API of the package in `folder`, read from its release's places of each function, once in a process.
 
     Raises:
         AiterUnusableError: it is neither v0.1.17 or later nor the release on PyPI, or a source cannot be read.
     """
-    by_release = {release: _read(folder, release) for release in RELEASES}
-    release = _release(by_release["git"], version)
-    return AiterApi(release, version, tuple(sorted(by_release[release].items())))
+    functions = _read(folder, "git")
+    release = _release(functions, version)
+    if release != "git":
+        functions = _read(folder, release)
+    return AiterApi(release, version, tuple(sorted(functions.items())))
 
 
 def _release(functions: dict[str, tuple[Parameter, ...]], version: str) -> str:

@@ -49,7 +49,9 @@ def run(
             print(f"{tuning.operator} of {model}: {key}", flush=True)
             sizes = sorted(rows) or tuning.rows
             found = tune(tuning.subject(problems[model]), sizes, _print_trial)
-            path = save_rows(tuning.operator, key, found, platform.name, folder or FOLDER, tuned_from=sizes[0])
+            path = save_rows(
+                tuning.operator, key, found, platform.name, folder or FOLDER, arch=platform.arch, tuned_from=sizes[0]
+            )
             print(f"  written: {path}", flush=True)
     return 0
 

@@ -29,7 +29,7 @@ NORM_EPS = 1e-6
 # Chunks of a sequence are counted from its first token, in pieces that divide this many.
 CHUNK = Slots.hand_over
 # So many rows of a sequence, and fewer, are computed token by token. No more states can be kept of a sequence.
-MAX_TOKEN_BY_TOKEN = 16
+MAX_TOKEN_BY_TOKEN = Slots.most_each
 
 
 @dataclass(frozen=True)

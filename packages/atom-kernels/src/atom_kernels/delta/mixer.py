@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from atom_kernels.delta.step_states import StepStates, states_of_step
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 from atom_kernels.mixers.cache_format import ALL_SCALES, CacheFormat
 from atom_kernels.operator import WeightSpec
@@ -33,6 +34,7 @@ class DeltaNetProblem:
     Attributes:
         conv_width: tokens that the convolution sees, the current one included.
         dtype: dtype of inputs and outputs, by torch name. The state of the delta rule is float32.
+        num_drafts: drafts that a step may verify behind a token: so many more states are kept of a request.
         cache: ignored, since a state has number formats of its own.
     """
 
@@ -45,12 +47,19 @@ class DeltaNetProblem:
     conv_width: int
     dtype: str
     channel_gates: bool = False
+    num_drafts: int = 0
     cache: CacheFormat = _FLOAT32
 
     @property
+    def parts(self) -> tuple[int, int, int]:
+        """Channels of queries, of keys, and of values."""
+        keys = self.num_key_heads * self.key_dim
+        return keys, keys, self.num_value_heads * self.value_dim
+
+    @property
     def channels(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
-        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+        """Channels of the convolution: those of all `parts`."""
+        return sum(self.parts)
 
     @property
     def block_size(self) -> int:
@@ -63,7 +72,7 @@ class DeltaNetProblem:
 
     @property
     def keeps(self) -> Slots:
-        return Slots()
+        return Slots(1 + self.num_drafts)
 
     @property
     def layout(self) -> CacheLayout:
@@ -131,16 +140,6 @@ def _why_not_triton(problem: DeltaNetProblem, platform: Platform) -> str | None:
     return CONV_BY_TRITON.supports(problem.conv, platform) or DELTA_BY_TRITON.supports(problem.rule, platform)
 
 
-@dataclass(frozen=True)
-class _Metadata:
-    """Slot, first row and length of each sequence, as the operators take them."""
-
-    slots_S: torch.Tensor
-    query_start_loc_S1: torch.Tensor
-    seq_lens_S: torch.Tensor
-    max_query_len: int
-
-
 class _SelectedOperators(MixerRunner):
     """Runs the operators that are selected for this machine, one after the other."""
 
@@ -162,25 +161,18 @@ class _SelectedOperators(MixerRunner):
         gated_delta = select(GATED_DELTA, self._problem.rule, only_backend=self.only_backend)
         return short_conv.prepare(filters), gated_delta.prepare({name: weights[name] for name in ("a_log", "dt_bias")})
 
-    def build_metadata(self, geometry: BatchGeometry) -> _Metadata:
-        """The block table has a request's slot, counted from 1; where a sequence is empty it may hold anything."""
-        import torch
-
-        slots = torch.where(geometry.seq_lens > 0, geometry.block_table[:, 0] - 1, -1).int()
-        return _Metadata(
-            slots, geometry.query_start_loc.int(), geometry.seq_lens.int(), max_query_len=geometry.max_query_len
-        )
+    def build_metadata(self, geometry: BatchGeometry) -> StepStates:
+        """See `states_of_step`."""
+        return states_of_step(self._problem.keeps, geometry)
 
     def forward(
-        self, inputs: tuple[torch.Tensor, ...], caches: Caches, metadata: _Metadata, *, weights: Any, prologue: Any
+        self, inputs: tuple[torch.Tensor, ...], caches: Caches, metadata: StepStates, *, weights: Any, prologue: Any
     ) -> torch.Tensor:
         """Inputs are qkv ``[T, C]``, and what makes decays and betas, ``[T, G]`` and ``[T, H]``."""
         qkv_TC, a_TG, b_TH = inputs
         conv_states, delta_states = caches
         short_conv, gated_delta = weights
-        # A request's state stays where it is.
-        kept_slots_SJ = metadata.slots_S[:, None]
-        step = (metadata.slots_S, kept_slots_SJ, metadata.query_start_loc_S1, metadata.seq_lens_S)
+        step = (metadata.slots_S, metadata.kept_slots_SJ, metadata.query_start_loc_S1, metadata.seq_lens_S)
         mixed_TC = qkv_TC.new_empty(qkv_TC.shape)
         short_conv(qkv_TC, mixed_TC, conv_states, *step)
         out_THV = qkv_TC.new_empty((len(qkv_TC), *self._problem.out_shape))

@@ -15,6 +15,7 @@ from atom_kernels.formats import weight_specs as tensors_of
 from atom_kernels.linear import native, native_quantized, onednn, quantized
 from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND, why_not_cublas
 from atom_kernels.linear.contract import LinearProblem, linear
+from atom_kernels.linear.packed_invariant import PACKED_BATCH_INVARIANT_BACKEND
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
 
@@ -143,6 +144,7 @@ OP = Op(
         int8_rows.BACKEND,
         mxfp4.BACKEND,
         BATCH_INVARIANT_BACKEND,
+        PACKED_BATCH_INVARIANT_BACKEND,
         native.NATIVE_BACKEND,
         native_quantized.NATIVE_BACKEND,
         onednn.PREPACKED_BACKEND,

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from atom_kernels.formats import Codes
 from atom_kernels.linear.contract import LinearProblem
-from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, words_of_powers
+from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, e2m1_in_word, words_of_powers
 from atom_kernels.operator import Layout
 
 # Words of 32 bits that hold a row of a tile.
@@ -23,11 +23,7 @@ def fragments(packed: torch.Tensor) -> torch.Tensor:
 
     Four threads share 16 inputs of a row: thread i has inputs 2i and 2i + 1, and those 8 after them. A word holds what
     one thread has of a block of 32 inputs, which share a scale: input ``32 j + 16 b + 8 h + 2 i + p`` of a tile lies in
-    word ``4 i + j``, in half p, as code ``2 b + h``. Inputs and rows past the last are zeros.
-
-    A code's sign and its other bits lie as far from each other as in a bfloat16, so that one shift takes both to their
-    places: sign and rest of the first are bits 15 and 8 to 6, of the next two those three and six lower. The last takes
-    the bits that are left: 14, 13, and 11 to 10.
+    word ``4 i + j``, in half p, as code ``2 b + h`` (`e2m1_in_word`). Inputs and rows past the last are zeros.
     """
     filled = pad(packed, (0, -packed.shape[1] % (TILE // 2), 0, -packed.shape[0] % ROWS))
     # Each byte has the codes of both halves; [blocks, ROWS, tiles, j, 2 b + h, i].
@@ -49,17 +45,9 @@ def powers(scale: torch.Tensor) -> torch.Tensor:
     return pad(words, (0, 0, 0, -words.shape[0] % ROWS)).unflatten(0, (-1, ROWS)).transpose(1, 2).contiguous()
 
 
-def _in_half(code: int, e2m1: int) -> int:
-    """The bits of a half that hold an e2m1 as its first to fourth code."""
-    sign, rest = e2m1 >> 3, e2m1 & 7
-    if code < 3:
-        return sign << 15 - 3 * code | rest << 6 - 3 * code
-    return sign << 14 | (rest >> 2) << 13 | (rest & 3) << 10
-
-
 # A byte of two e2m1 as each of the four codes: int32 [4, 256].
 _IN_WORDS = torch.tensor(
-    [[_in_half(code, byte & 15) | _in_half(code, byte >> 4) << 16 for byte in range(256)] for code in range(4)]
+    [[e2m1_in_word(code, byte & 15) | e2m1_in_word(code, byte >> 4) << 16 for byte in range(256)] for code in range(4)]
 ).to(torch.int32)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from atom_kernels.formats import Codes, Float8, WeightFormat
-from atom_kernels.linear.triton.packed_product import multiplies_fp8
 from atom_kernels.linear.triton.packed_weights import packing_of
+from atom_kernels.linear.triton.rounded_rows import multiplies_fp8
 from atom_kernels.linear.triton.skinny_configs import block_of_inputs
 from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem
 from atom_kernels.platform import detect_platform

@@ -10,9 +10,10 @@ import torch
 from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.formats import Codes
-from atom_kernels.linear.triton.packed_product import rounded_rows, why_not_read
+from atom_kernels.linear.triton.packed_product import why_not_read
 from atom_kernels.linear.triton.packed_weights import PLAIN, Packing, packing_of
 from atom_kernels.linear.triton.precision import precision_of
+from atom_kernels.linear.triton.rounded_rows import rounded_rows
 from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem, experts_inputs
 from atom_kernels.moe.fragments import MATRIX_LAYOUT
 from atom_kernels.moe.grouped_backend import why_not_grouped
@@ -37,6 +38,20 @@ class _Pairs(NamedTuple):
     order: torch.Tensor | None
     starts: torch.Tensor | None
     count: int
+
+
+class ExpertsKernels(NamedTuple):
+    """What is launched for a number of tokens; for numbers of one result the same kernels are compiled.
+
+    Attributes:
+        config: the tiles.
+        pairs_block: 0 where pairs are sorted; else as many as a program looks through, of which there are few sizes.
+        by_pair: there are fewer pairs than experts.
+    """
+
+    config: ExpertsConfig
+    pairs_block: int
+    by_pair: bool
 
 
 class Operands(NamedTuple):
@@ -95,7 +110,8 @@ class TritonExperts:
         out_TD = torch.empty_like(x_TD)
         if num_tokens == 0:
             return out_TD
-        config, pairs = self._config_for(num_tokens), self._pairs(ids_TK)
+        kernels = self.kernels_for(num_tokens)
+        config, pairs = kernels.config, self._pairs(ids_TK)
         hidden = x_TD.new_empty(pairs.count, problem.intermediate_size)
         self._product("gate_up", x_TD, hidden, pairs, config.gate_up, str(problem.activation))
         partial = x_TD.new_empty(pairs.count, problem.hidden_size)
@@ -108,6 +124,12 @@ class TritonExperts:
         )  # fmt: skip
         return out_TD
 
+    def kernels_for(self, num_tokens: int) -> ExpertsKernels:
+        """What a call of so many tokens launches."""
+        count = num_tokens * self._problem.top_k
+        by_pair = count < self._problem.num_experts
+        return ExpertsKernels(self._config_for(num_tokens), self._pairs_block(count), by_pair)
+
     def product_call(self, name: str, x: torch.Tensor, ids_TK: torch.Tensor, tile: TileConfig) -> Callable[[], Any]:
         """One product alone, to be timed: "gate_up" of x [T, D] or "down" of x [T * K, I]."""
         pairs, problem = self._pairs(ids_TK), self._problem
@@ -118,7 +140,7 @@ class TritonExperts:
 
     def _pairs(self, ids_TK: torch.Tensor) -> _Pairs:
         count, num_experts = ids_TK.numel(), self._problem.num_experts
-        if count <= self._few_pairs:
+        if self._pairs_block(count):
             return _Pairs(ids_TK, None, None, count)
         order = ids_TK.new_empty(count)
         starts = ids_TK.new_empty(num_experts + 1)
@@ -128,21 +150,22 @@ class TritonExperts:
         )  # fmt: skip
         return _Pairs(ids_TK, order, starts, count)
 
+    def _pairs_block(self, count: int) -> int:
+        """Pairs among which a program finds its own; only few sizes, since each one is compiled. 0 sorts them."""
+        if count > self._few_pairs:
+            return 0
+        if count <= self._problem.top_k:
+            return 1
+        return self._few_pairs if count > 64 else min(64, self._few_pairs)
+
     def _product(
         self, name: str, x: torch.Tensor, out: torch.Tensor, pairs: _Pairs, tile: TileConfig, activation: str
     ) -> None:
         problem, shape = self._problem, self._shapes[name]
         reachable = min(problem.num_experts, pairs.count)
-        if pairs.order is None:
-            num_slots = reachable
-            # Only few sizes: each one is compiled.
-            if pairs.count <= problem.top_k:
-                pairs_block = 1
-            else:
-                pairs_block = self._few_pairs if pairs.count > 64 else min(64, self._few_pairs)
-        else:
+        num_slots, pairs_block = reachable, self._pairs_block(pairs.count)
+        if not pairs_block:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
-            pairs_block = 0
         num_tiles = -(-shape["WIDTH"] // tile.block_n)
         x_scale = None
         if tile.rounds:

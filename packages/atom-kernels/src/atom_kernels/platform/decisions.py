@@ -1,10 +1,20 @@
-"""What facts decide: which backends can run, and whether bfloat16 is fast."""
+"""What facts decide: which backends can run, whether bfloat16 is fast, and how large an accelerator is."""
 
 from __future__ import annotations
 
 from atom_kernels.aiter.sources import DISTRIBUTION
 from atom_kernels.operator import BACKEND_ORDER
 from atom_kernels.platform.facts import AITER_ARCHES, BF16_FEATURES, Facts
+
+# Processors and bytes a second of the best known card of an architecture, where the card itself was not asked.
+_SPEEDS = {
+    "gfx942": (304, 5.3e12),
+    "gfx950": (256, 8.0e12),
+    "sm_80": (108, 2.0e12),
+    "sm_90": (132, 3.35e12),
+    "sm_100": (148, 8.0e12),
+}
+_LEAST_SPEEDS = (100, 1.0e12)
 
 
 def why_not_backends(facts: Facts) -> dict[str, str | None]:
@@ -67,3 +77,11 @@ def judge_bf16(facts: Facts) -> tuple[bool, str]:
     # Far above 1 means emulation; the margin keeps a busy machine from changing the dtype between two starts.
     fast = facts.bf16_slowdown < 2.0
     return fast, f"the CPU has {found[0]}, and a bfloat16 matmul took {facts.bf16_slowdown:.2f}x the time of float32"
+
+
+def speeds(facts: Facts) -> tuple[int, float]:
+    """Processors of an accelerator and bytes a second of its memory; zeros on a CPU."""
+    if not facts.on_gpu:
+        return 0, 0.0
+    num_processors, bytes_per_second = _SPEEDS.get(facts.device_arch, _LEAST_SPEEDS)
+    return facts.num_processors or num_processors, facts.bytes_per_second or bytes_per_second

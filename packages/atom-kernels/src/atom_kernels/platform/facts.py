@@ -20,6 +20,8 @@ class Facts:
         torch_build: "cpu", "cuda" or "rocm": what this torch was compiled for.
         num_devices: accelerators that torch can see.
         device_name, device_arch: what accelerator 0 is; its architecture is such as "gfx942" or "sm_90".
+        num_processors: its processors (NVIDIA: SMs, AMD: compute units); 0 if not known.
+        bytes_per_second: what its memory moves at most; 0 if not known.
         aiter_version: the distribution `amd-aiter`'s, None if absent (`aiter` alone is the name of another project).
         aiter: what it offers, where it could be imported; None elsewhere.
         aiter_error: why it could not be used where it was tried.
@@ -36,6 +38,8 @@ class Facts:
     num_devices: int = 0
     device_name: str = ""
     device_arch: str = ""
+    num_processors: int = 0
+    bytes_per_second: float = 0.0
     aiter_version: str | None = None
     aiter: AiterApi | None = None
     aiter_error: str | None = None

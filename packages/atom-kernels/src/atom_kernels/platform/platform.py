@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from atom_kernels.aiter.api import AiterApi, known_api
-from atom_kernels.platform.decisions import judge_bf16, why_not_backends
+from atom_kernels.platform.decisions import judge_bf16, speeds, why_not_backends
 from atom_kernels.platform.facts import AITER_ARCHES, Facts
 
 
@@ -28,6 +28,8 @@ class Platform:
         batch_invariant: operators must give a row the same bits in any batch; asked for by who builds a model.
         aiter: what the AITER here offers, None where it cannot run.
         num_devices: accelerators like this one that this process may use; 0 on a CPU.
+        num_processors: an accelerator's processors (NVIDIA: SMs, AMD: compute units); 0 on a CPU.
+        bytes_per_second: what an accelerator's memory moves at most; 0 on a CPU.
     """
 
     device: str
@@ -43,6 +45,8 @@ class Platform:
     batch_invariant: bool = False
     aiter: AiterApi | None = None
     num_devices: int = 0
+    num_processors: int = 0
+    bytes_per_second: float = 0.0
 
     @staticmethod
     def rocm(arch: str, *, release: str = "git", device: str = "cuda") -> Platform:
@@ -114,6 +118,7 @@ def platform_from_facts(facts: Facts) -> Platform:
     """Decide from facts alone, so that every decision can be tested anywhere."""
     on_gpu, reasons = facts.on_gpu, why_not_backends(facts)
     fast_bf16, bf16_reason = judge_bf16(facts)
+    num_processors, bytes_per_second = speeds(facts)
     return Platform(
         device="cuda" if on_gpu else "cpu",
         vendor={"cuda": "nvidia", "rocm": "amd"}[facts.torch_build] if on_gpu else "cpu",
@@ -127,6 +132,8 @@ def platform_from_facts(facts: Facts) -> Platform:
         cpu_features=facts.cpu_features,
         aiter=facts.aiter if reasons["aiter"] is None else None,
         num_devices=facts.num_devices if on_gpu else 0,
+        num_processors=num_processors,
+        bytes_per_second=bytes_per_second,
     )
 
 

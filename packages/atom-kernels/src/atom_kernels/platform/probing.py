@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform as host
 import time
+from typing import NamedTuple
 
 import torch
 
@@ -21,17 +22,19 @@ def gather_facts() -> Facts:
     """Look at this machine. Imports AITER only where it could run, and times bfloat16 only where the CPU claims it."""
     torch_build = "rocm" if torch.version.hip else "cuda" if torch.version.cuda else "cpu"
     num_devices = torch.cuda.device_count() if torch_build != "cpu" else 0
-    device_name, device_arch = _describe_device(torch_build) if num_devices else ("", "")
+    device = _describe_device(torch_build) if num_devices else _Device()
     aiter_version = installed_version()
-    try_aiter = torch_build == "rocm" and device_arch in AITER_ARCHES and aiter_version is not None
+    try_aiter = torch_build == "rocm" and device.arch in AITER_ARCHES and aiter_version is not None
     aiter, aiter_error = _try_aiter() if try_aiter else (None, None)
     features = _cpu_features()
     has_bf16 = not num_devices and any(name in features for name in BF16_FEATURES)
     return Facts(
         torch_build=torch_build,
         num_devices=num_devices,
-        device_name=device_name,
-        device_arch=device_arch,
+        device_name=device.name,
+        device_arch=device.arch,
+        num_processors=device.num_processors,
+        bytes_per_second=device.bytes_per_second,
         aiter_version=aiter_version,
         aiter=aiter,
         aiter_error=aiter_error,
@@ -59,11 +62,22 @@ def _measure_bf16_slowdown() -> float:
     return best[torch.bfloat16] / best[torch.float32]
 
 
-def _describe_device(torch_build: str) -> tuple[str, str]:
+class _Device(NamedTuple):
+    """What accelerator 0 tells of itself."""
+
+    name: str = ""
+    arch: str = ""
+    num_processors: int = 0
+    bytes_per_second: float = 0.0
+
+
+def _describe_device(torch_build: str) -> _Device:
     properties = torch.cuda.get_device_properties(0)
-    if torch_build == "rocm":
-        return properties.name, properties.gcnArchName.split(":")[0]
-    return properties.name, f"sm_{properties.major}{properties.minor}"
+    is_rocm = torch_build == "rocm"
+    arch = properties.gcnArchName.split(":")[0] if is_rocm else f"sm_{properties.major}{properties.minor}"
+    # Memory moves a word at both edges of its clock, which is told in kHz. Old releases of torch do not tell it.
+    clock, bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
+    return _Device(properties.name, arch, properties.multi_processor_count, 2e3 * clock * bits / 8)
 
 
 def _cpu_features() -> frozenset[str]:

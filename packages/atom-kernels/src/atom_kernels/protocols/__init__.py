@@ -6,7 +6,7 @@ from atom_kernels.protocols.geometry import BatchGeometry
 from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
 from atom_kernels.protocols.kv_cache import CacheLayout, Caches, CacheTensor
 from atom_kernels.protocols.pages import Pages
-from atom_kernels.protocols.slots import Slots
+from atom_kernels.protocols.slots import Slots, slot_of_state
 
 __all__ = [
     "CACHE_DTYPES",
@@ -23,4 +23,5 @@ __all__ = [
     "Slots",
     "blocks_of_request",
     "longest_request",
+    "slot_of_state",
 ]

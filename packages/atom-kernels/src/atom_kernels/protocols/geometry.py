@@ -17,7 +17,8 @@ class BatchGeometry:
         query_start_loc: int32 ``[num_reqs + 1]``, first token of each request in the flat batch.
         seq_lens: int32 ``[num_reqs]``, tokens in the cache once this step's are written.
         block_table: int32 ``[num_reqs, max_blocks]``, block ids in order; entries past the end are undefined.
-        slot_mapping: int64 ``[num_tokens]``, ``block_id * block_size + offset`` of each token; -1 writes nothing.
+        slot_mapping: int64 ``[num_tokens]``, ``block_id * block_size + offset`` of each token; -1 writes nothing. A
+            decode may begin with such tokens: they are cached already, and pad it to `max_decode_len`.
 
     Host numbers, upper bounds where the device knows better:
         num_reqs, num_tokens, max_query_len, max_seq_len, and num_decodes: how many leading requests have

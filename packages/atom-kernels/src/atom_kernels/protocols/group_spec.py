@@ -15,7 +15,12 @@ class GroupSpec(Protocol):
 
     @property
     def in_slots(self) -> bool:
-        """A request holds one slot of fixed size instead of blocks; all counts of blocks are 0 then."""
+        """A request holds slots of fixed size instead of blocks; all counts of blocks are 0 then."""
+        ...
+
+    @property
+    def slots_each(self) -> int:
+        """Slots that a request holds; 0 where it holds blocks."""
         ...
 
     @property

@@ -27,6 +27,10 @@ class Pages:
         return False
 
     @property
+    def slots_each(self) -> int:
+        return 0
+
+    @property
     def hand_over(self) -> int:
         return 1
 

@@ -9,12 +9,21 @@ import torch
 
 from atom_kernels.native import load_native, native_unavailable
 
-_SIGNATURES = {"sample_rows": "plll" + "ppppp" + "p", "philox_uniforms": "ppppl"}
+_SIGNATURES = {
+    "sample_rows": "plll" + "ppppp" + "p",
+    "philox_uniforms": "ppppl",
+    "accept_draws": "ppllppp" + "llll",
+}
 
 
 def unavailable() -> str | None:
     """None if the kernels can be used here, else the reason in one line."""
     return native_unavailable("sampling")
+
+
+def where_it_compiles(problem: object, platform: object) -> str | None:
+    """What a backend `supports` that is one of these kernels."""
+    return unavailable()
 
 
 @cache
@@ -60,6 +69,33 @@ def philox_by_native(seed_B: torch.Tensor, sample_index_B: torch.Tensor, positio
     uniform_B = torch.empty(seed_B.shape, dtype=torch.float64)
     _functions().philox_uniforms(*(row.data_ptr() for row in rows), uniform_B.data_ptr(), uniform_B.numel())
     return uniform_B
+
+
+def accept_by_native(
+    ids_n: torch.Tensor,
+    logits_nV: torch.Tensor,
+    slots_n: torch.Tensor,
+    positions_n: torch.Tensor,
+    history_SL: torch.Tensor,
+    *,
+    padding_slot: int,
+    not_finite: int,
+) -> None:
+    """`accept_draws`, in one call."""
+    slots_n, positions_n = _as(slots_n, torch.int64), _as(positions_n, torch.int64)
+    _functions().accept_draws(
+        ids_n.data_ptr(),
+        logits_nV.data_ptr(),
+        logits_nV.stride(0),
+        logits_nV.stride(1),
+        slots_n.data_ptr(),
+        positions_n.data_ptr(),
+        history_SL.data_ptr(),
+        history_SL.stride(0),
+        len(ids_n),
+        padding_slot,
+        not_finite,
+    )
 
 
 def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -11,13 +11,9 @@ import torch
 from atom_kernels.operator import Backend, Op, Tolerance, Work
 from atom_kernels.sampling import native_backend, torch_backend, triton_backend
 from atom_kernels.sampling.contract import SamplingTables, SlotSamplingProblem, sample_slots
-from atom_kernels.sampling.drafts import VERIFY_DRAFTS
+from atom_kernels.sampling.drafts import ACCEPT_DRAWS
 from atom_kernels.sampling.logprobs import TOKEN_LOGPROBS
 from atom_kernels.sampling.masks import BAN_TOKENS
-
-
-def _where_c_compiles(problem: object, platform: object) -> str | None:
-    return native_backend.unavailable()
 
 
 def _make_inputs(
@@ -66,7 +62,7 @@ SAMPLE_SLOTS = Op(
             "native",
             "C, for gathered rows",
             partial(sample_slots, draw=native_backend.sample_by_native, uniform=native_backend.philox_by_native),
-            supports=_where_c_compiles,
+            supports=native_backend.where_it_compiles,
         ),
         _slot_backend("torch", "torch, for gathered rows", partial(sample_slots, draw=torch_backend.sample_by_torch)),
     ),
@@ -81,4 +77,4 @@ SAMPLE_SLOTS = Op(
 )
 
 
-OPS = (SAMPLE_SLOTS, BAN_TOKENS, TOKEN_LOGPROBS, VERIFY_DRAFTS)
+OPS = (SAMPLE_SLOTS, BAN_TOKENS, TOKEN_LOGPROBS, ACCEPT_DRAWS)

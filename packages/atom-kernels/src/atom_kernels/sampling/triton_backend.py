@@ -15,6 +15,8 @@ from atom_kernels.triton.launch import launch
 _CHUNK = 1024
 # Chunks of one program where there are this many rows, so that programs do not outweigh their work.
 _GROUP, _MANY_ROWS = 4, 32
+# Rows of a request that a program looks at together.
+_DRAFT_LANES = 32
 # Candidates that a chunk may hand on to the search of a threshold.
 _REGION = 256
 
@@ -125,3 +127,26 @@ def _find_thresholds(
         search_kernel, (num_rows,), *windows, threshold, *sizes,
         REGION=region, num_warps=16, **cut.constants("CHUNK", "CHUNKS"),
     )  # fmt: skip
+
+
+def accept_by_triton(
+    ids_n: torch.Tensor,
+    logits_nV: torch.Tensor,
+    slots_n: torch.Tensor,
+    positions_n: torch.Tensor,
+    history_SL: torch.Tensor,
+    *,
+    padding_slot: int,
+    not_finite: int,
+) -> None:
+    """`accept_draws`, in one launch."""
+    from atom_kernels.sampling.triton_drafts import accept_kernel
+    from atom_kernels.triton.support import dependent_launch
+
+    if num_rows := len(ids_n):
+        launch(
+            accept_kernel, (num_rows,),
+            ids_n, logits_nV, *logits_nV.stride(), slots_n, positions_n, history_SL, history_SL.stride(0),
+            num_rows, padding_slot, not_finite,
+            LANES=_DRAFT_LANES, num_warps=1, **dependent_launch(),
+        )  # fmt: skip

@@ -1,6 +1,7 @@
 """The files of tuned configurations: one for each device and Triton version, read once.
 
-``configs/<device>_triton-<major.minor>.json`` holds ``{"device", "triton", "operators": {operator: {key: rows}}}``.
+``configs/<device>_triton-<major.minor>.json`` holds ``{"device", "arch", "triton", "operators": {operator: {key:
+rows}}}``; `arch` is that of `Platform`, and its other devices may take what was tuned there.
 A key names a problem by its sizes and dtype, as its operator likes to write them; its rows are
 ``{"max_rows": int or null, "config": {...}}`` by rising `max_rows`.
 """
@@ -42,6 +43,26 @@ def tuned_rows(operator: str, key: str, device_name: str, folder: Path = FOLDER)
     return None if rows is None else tuple(TunedRow(row["max_rows"], row["config"]) for row in rows)
 
 
+@functools.cache
+def tuned_on_arch(operator: str, arch: str, folder: Path = FOLDER) -> Mapping[str, tuple[TunedRow, ...]]:
+    """What was tuned for an operator on any device of an architecture, by key: by this Triton, else by the newest.
+
+    Args:
+        arch: `Platform.arch`, such as ``"sm_90"``.
+    """
+    documents = [document for path in sorted(folder.glob("*.json")) if (document := _read(path)).get("arch") == arch]
+    documents.sort(key=lambda one: (one["triton"] == triton_release(), _release(one["triton"])))
+    found: dict[str, tuple[TunedRow, ...]] = {}
+    for document in documents:
+        for key, rows in document["operators"].get(operator, {}).items():
+            found[key] = tuple(TunedRow(row["max_rows"], row["config"]) for row in rows)
+    return found
+
+
+def _release(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", name))
+
+
 def config_path(device_name: str, folder: Path = FOLDER) -> Path:
     """The file for a device and the Triton that is installed here."""
     device = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
@@ -49,15 +70,24 @@ def config_path(device_name: str, folder: Path = FOLDER) -> Path:
 
 
 def save_rows(
-    operator: str, key: str, rows: Sequence[TunedRow], device_name: str, folder: Path = FOLDER, *, tuned_from: int = 1
+    operator: str,
+    key: str,
+    rows: Sequence[TunedRow],
+    device_name: str,
+    folder: Path = FOLDER,
+    *,
+    arch: str = "",
+    tuned_from: int = 1,
 ) -> Path:
     """Put the rows of one key in place of those that the device's file has; the rest of the file stays.
 
     Args:
+        arch: the device's architecture.
         tuned_from: the least number of rows that was tried: what the file has for fewer stays, too.
     """
     path = config_path(device_name, folder)
-    document = dict(_read(path)) or {"device": device_name, "triton": triton_release(), "operators": {}}
+    document = dict(_read(path)) or {"device": device_name, "arch": "", "triton": triton_release(), "operators": {}}
+    document["arch"] = arch or document.get("arch", "")
     operators = {name: dict(keys) for name, keys in document["operators"].items()}
     before = operators.get(operator, {})
     kept = [row for row in before.get(key, []) if row["max_rows"] is not None and row["max_rows"] < tuned_from]
@@ -70,6 +100,7 @@ def save_rows(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document | {"operators": dict(sorted(operators.items()))}, indent=1) + "\n")
     _read.cache_clear()
+    tuned_on_arch.cache_clear()
     return path
 
 

@@ -145,6 +145,9 @@ class DeepseekV32DecoderLayer(LlamaDecoderLayer):
         residual = residual.plus(attended)
         return residual.plus(self.mlp(self.post_attention_layernorm(residual))), chosen
 
+    def run_alone(self, positions: torch.Tensor, residual: Residual) -> Residual:
+        return self(positions, residual, None)[0]
+
 
 class DeepseekV32Decoder(Decoder):
     """Each layer hands on the positions that it attends to."""

@@ -23,6 +23,7 @@ class GlmMoeDsaConfig(DeepseekV32Config):
     `index_topk_freq`-th one, counted from layer ``index_skip_topk_offset - 1`` on, with all those before it.
     """
 
+    # Drafts after the first may share its choice of positions; here each chooses by itself.
     unread: ClassVar[tuple[str, ...]] = ("index_share_for_mtp_iteration",)
 
     first_k_dense_replace: int = 3
@@ -42,7 +43,8 @@ class GlmMoeDsaConfig(DeepseekV32Config):
             )
 
     def has_index(self, layer_id: int) -> bool:
-        return self._types[layer_id] == FULL
+        """Layers that predict further tokens have one, and are not in the list."""
+        return layer_id >= self.num_hidden_layers or self._types[layer_id] == FULL
 
     @property
     def _types(self) -> list[str]:

@@ -94,26 +94,25 @@ class KimiDeltaNet(Layer):
     def __init__(self, config: KimiLinearConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         given = config.linear_attn_config
-        heads, size = given["num_heads"], given["head_dim"]
+        heads, size, num_ranks = given["num_heads"], given["head_dim"], context.collectives.size
+        on_rank = context.split(heads, f"{prefix}: linear_attn_config.num_heads")
         problem = DeltaNetProblem(
-            num_key_heads=heads,
-            num_value_heads=heads,
+            num_key_heads=on_rank,
+            num_value_heads=on_rank,
             key_dim=size,
             value_dim=size,
             conv_width=given["short_conv_kernel_size"],
             dtype=context.dtype_name,
             channel_gates=True,
+            num_drafts=context.num_drafts,
         )
-        shards = {"q_proj": heads * size, "k_proj": heads * size, "v_proj": heads * size, "b_proj": heads}
-        shards |= {"f_a_proj": size, "g_a_proj": size}
-        self._sizes = [problem.channels, heads, size, size]
+        shared = {"q_proj": heads * size, "k_proj": heads * size, "v_proj": heads * size, "b_proj": heads}
+        shards = [Shard(name, outputs, num_ranks) for name, outputs in shared.items()]
+        # The first of the two steps in which gates are made is every rank's own.
+        shards += [Shard("f_a_proj", size), Shard("g_a_proj", size)]
+        self._sizes = [problem.channels, on_rank, size, size]
         self._head_dim = size
-        self.qkv_proj = Linear(
-            config.hidden_size,
-            tuple(Shard(name, outputs) for name, outputs in shards.items()),
-            context,
-            prefix=f"{prefix}.qkv_proj",
-        )
+        self.qkv_proj = Linear(config.hidden_size, shards, context, prefix=f"{prefix}.qkv_proj")
         self.f_b_proj = ColumnParallelLinear(size, heads * size, context, prefix=f"{prefix}.f_b_proj")
         self.g_b_proj = ColumnParallelLinear(size, heads * size, context, prefix=f"{prefix}.g_b_proj")
         self.delta = ChannelDeltaNet(problem, context=context, prefix=f"{prefix}.delta")

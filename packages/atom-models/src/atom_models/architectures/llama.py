@@ -224,6 +224,10 @@ class LlamaDecoderLayer(Layer):
         residual = residual.plus(self.self_attn(positions, self.input_layernorm(residual)))
         return residual.plus(self.mlp(self.post_attention_layernorm(residual)))
 
+    def run_alone(self, positions: torch.Tensor, residual: Residual) -> Residual:
+        """As `forward`, where it is the only layer: nothing comes to it from another."""
+        return self(positions, residual)
+
 
 class LlamaForCausalLM(DecoderForCausalLM):
     """Relatives name their config, and their decoder layer, and the loop over these, where it is another."""

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from atom_kernels.delta import DeltaNetProblem
-from atom_models.architectures.llama import LlamaForCausalLM
+from atom_kernels.protocols import Collectives
 from atom_models.architectures.qwen3_next import Qwen3NextConfig
-from atom_models.architectures.qwen_hybrid import QwenDeltaNet, QwenHybridConfig, QwenHybridDecoderLayer
+from atom_models.architectures.qwen_hybrid import (
+    QwenDeltaNet,
+    QwenHybridConfig,
+    QwenHybridDecoderLayer,
+    QwenHybridForCausalLM,
+)
 from atom_models.layers import MoEConfig, Shard
 
 
@@ -47,13 +52,13 @@ class Qwen3_5MoeConfig(Qwen3_5Config, Qwen3NextConfig):
 class Qwen3_5DeltaNet(QwenDeltaNet):
     """Rows are stored apart: all queries, keys and values; the gates of outputs; what makes betas, and decays."""
 
-    def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
-        heads = problem.num_value_heads
+    def make_shards(self, problem: DeltaNetProblem, ranks: Collectives) -> tuple[Shard, ...]:
+        heads, num_ranks = problem.num_value_heads * ranks.size, ranks.size
         return (
-            Shard("in_proj_qkv", problem.channels),
-            Shard("in_proj_z", heads * problem.value_dim),
-            Shard("in_proj_b", heads),
-            Shard("in_proj_a", heads),
+            Shard.of_parts("in_proj_qkv", problem.parts, ranks),
+            Shard("in_proj_z", heads * problem.value_dim, num_ranks),
+            Shard("in_proj_b", heads, num_ranks),
+            Shard("in_proj_a", heads, num_ranks),
         )
 
 
@@ -61,12 +66,9 @@ class Qwen3_5DecoderLayer(QwenHybridDecoderLayer):
     delta_net = Qwen3_5DeltaNet
 
 
-class Qwen3_5ForCausalLM(LlamaForCausalLM):
-    """Layers that predict further tokens, `mtp`, are left unread."""
-
+class Qwen3_5ForCausalLM(QwenHybridForCausalLM):
     config_class = Qwen3_5Config
     decoder_layer = Qwen3_5DecoderLayer
-    passed_over = ("mtp.",)
 
 
 class Qwen3_5MoeForCausalLM(Qwen3_5ForCausalLM):

@@ -9,9 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from atom_kernels.delta import DeltaNetProblem
-from atom_models.architectures.llama import LlamaForCausalLM
+from atom_kernels.protocols import Collectives
 from atom_models.architectures.qwen3_moe import Qwen3MoeConfig
-from atom_models.architectures.qwen_hybrid import QwenDeltaNet, QwenHybridConfig, QwenHybridDecoderLayer
+from atom_models.architectures.qwen_hybrid import (
+    QwenDeltaNet,
+    QwenHybridConfig,
+    QwenHybridDecoderLayer,
+    QwenHybridForCausalLM,
+)
 from atom_models.layers import MoEConfig, Shard, SharedExpertsConfig
 
 
@@ -31,34 +36,34 @@ class Qwen3NextConfig(QwenHybridConfig, Qwen3MoeConfig):
 class Qwen3NextDeltaNet(QwenDeltaNet):
     """Rows are stored by key heads: a query, a key, and the values and gates of the value heads that read them."""
 
-    def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
-        ratio = problem.num_value_heads // problem.num_key_heads
+    def make_shards(self, problem: DeltaNetProblem, ranks: Collectives) -> tuple[Shard, ...]:
+        ratio, num_heads = problem.num_value_heads // problem.num_key_heads, problem.num_key_heads
         values = ratio * problem.value_dim
         return (
-            _by_key_heads("in_proj_qkvz", problem.num_key_heads, (problem.key_dim, problem.key_dim, values, values)),
-            _by_key_heads("in_proj_ba", problem.num_key_heads, (ratio, ratio)),
+            _by_key_heads("in_proj_qkvz", num_heads, (problem.key_dim, problem.key_dim, values, values), ranks),
+            _by_key_heads("in_proj_ba", num_heads, (ratio, ratio), ranks),
         )
 
 
-def _by_key_heads(name: str, num_heads: int, sizes: tuple[int, ...]) -> Shard:
-    """A linear that stores so many outputs of each kind for each key head in turn; the layer gives kind by kind."""
-    of_head = sum(sizes)
+def _by_key_heads(name: str, num_heads: int, sizes: tuple[int, ...], ranks: Collectives) -> Shard:
+    """A linear that stores so many outputs of each kind for each key head in turn; the layer gives kind by kind.
+
+    `num_heads` are those of this rank.
+    """
+    of_head, first_head = sum(sizes), ranks.rank * num_heads
     starts = accumulate(sizes, initial=0)
     runs = [
         (head * of_head + start, head * of_head + start + size)
         for start, size in zip(starts, sizes, strict=False)
-        for head in range(num_heads)
+        for head in range(first_head, first_head + num_heads)
     ]
-    return Shard(name, num_heads * of_head, order=tuple(runs))
+    return Shard(name, ranks.size * num_heads * of_head, ranks.size, tuple(runs))
 
 
 class Qwen3NextDecoderLayer(QwenHybridDecoderLayer):
     delta_net = Qwen3NextDeltaNet
 
 
-class Qwen3NextForCausalLM(LlamaForCausalLM):
-    """Layers that predict further tokens, `mtp`, are left unread."""
-
+class Qwen3NextForCausalLM(QwenHybridForCausalLM):
     config_class = Qwen3NextConfig
     decoder_layer = Qwen3NextDecoderLayer
-    passed_over = ("mtp.",)

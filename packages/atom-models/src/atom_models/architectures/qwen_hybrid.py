@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 import torch
 
 from atom_kernels.delta import DeltaNetProblem
-from atom_models.architectures.llama import LlamaDecoderLayer, llama_norm
+from atom_kernels.protocols import Collectives
+from atom_models.architectures.llama import LlamaDecoderLayer, LlamaForCausalLM, llama_norm
 from atom_models.architectures.qwen3 import Qwen3Config
 from atom_models.build_context import BuildContext
+from atom_models.decoder.prediction_names import PredictionNames, in_mtp
 from atom_models.layers import (
     Attention,
     DeltaNet,
@@ -49,7 +51,9 @@ class QwenHybridConfig(Qwen3Config):
     layer_types: Sequence[str] | None = None
 
     def has_attention(self, layer_id: int) -> bool:
-        """Whether layer `layer_id` has attention and not a delta net."""
+        """Whether layer `layer_id` has attention and not a delta net; layers that predict further tokens have it."""
+        if layer_id >= self.num_hidden_layers:
+            return True
         if self.layer_types is None:
             return (layer_id + 1) % self.full_attention_interval == 0
         kind = self.layer_types[layer_id]
@@ -109,30 +113,33 @@ class QwenDeltaNet(Layer):
     def __init__(self, config: QwenHybridConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         key_heads, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
-        self.problem = DeltaNetProblem(
-            num_key_heads=key_heads,
-            num_value_heads=value_heads,
-            key_dim=config.linear_key_head_dim,
-            value_dim=config.linear_value_head_dim,
-            conv_width=config.linear_conv_kernel_dim,
-            dtype=context.dtype_name,
-        )
         if value_heads % key_heads:
             raise ValueError(
                 f"linear_num_value_heads is {value_heads}; it must be a multiple of linear_num_key_heads, {key_heads}"
             )
-        self.qkv_proj = Linear(config.hidden_size, self.make_shards(self.problem), context, prefix=f"{prefix}.in_proj")
-        self.delta = DeltaNet(self.problem, context=context, prefix=f"{prefix}.delta")
-        self.norm = GatedRMSNorm(
-            value_heads, self.problem.value_dim, config.rms_norm_eps, context, prefix=f"{prefix}.norm"
+        # With a key head a rank has all value heads that read it.
+        keys_on_rank = context.split(key_heads, f"{prefix}: linear_num_key_heads")
+        values_on_rank = keys_on_rank * (value_heads // key_heads)
+        self.problem = problem = DeltaNetProblem(
+            num_key_heads=keys_on_rank,
+            num_value_heads=values_on_rank,
+            key_dim=config.linear_key_head_dim,
+            value_dim=config.linear_value_head_dim,
+            conv_width=config.linear_conv_kernel_dim,
+            dtype=context.dtype_name,
+            num_drafts=context.num_drafts,
         )
-        values = value_heads * self.problem.value_dim
-        self._sizes = [self.problem.channels, values, value_heads, value_heads]
-        self.out_proj = RowParallelLinear(values, config.hidden_size, context, prefix=f"{prefix}.out_proj")
+        shards = self.make_shards(problem, context.collectives)
+        self.qkv_proj = Linear(config.hidden_size, shards, context, prefix=f"{prefix}.in_proj")
+        self.delta = DeltaNet(problem, context=context, prefix=f"{prefix}.delta")
+        eps, size = config.rms_norm_eps, problem.value_dim
+        self.norm = GatedRMSNorm(values_on_rank, size, eps, context, prefix=f"{prefix}.norm")
+        self._sizes = [problem.channels, values_on_rank * size, values_on_rank, values_on_rank]
+        self.out_proj = RowParallelLinear(value_heads * size, config.hidden_size, context, prefix=f"{prefix}.out_proj")
 
     @abstractmethod
-    def make_shards(self, problem: DeltaNetProblem) -> tuple[Shard, ...]:
-        """The linears of the checkpoint that read the hidden states.
+    def make_shards(self, problem: DeltaNetProblem, ranks: Collectives) -> tuple[Shard, ...]:
+        """The linears of the checkpoint that read the hidden states; `problem` is what this rank computes.
 
         Together they give queries, keys and values (all of each), then the gates of outputs, then what makes betas,
         and what makes decays.
@@ -152,3 +159,13 @@ class QwenHybridDecoderLayer(LlamaDecoderLayer):
         if config.has_attention(layer_id):
             return QwenGatedAttention(config, context, layer_id=layer_id, prefix=prefix, rotary=rotary)
         return type(self).delta_net(config, context, prefix=f"{prefix.rpartition('.')[0]}.linear_attn")
+
+
+class QwenHybridForCausalLM(LlamaForCausalLM):
+    """Layers that predict further tokens, `mtp`, are left unread, whether or not the config declares any."""
+
+    passed_over = ("mtp.",)
+
+    @classmethod
+    def names_prediction_layer(cls, num_layers: int, index: int) -> PredictionNames:
+        return in_mtp(index)

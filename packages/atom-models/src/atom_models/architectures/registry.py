@@ -56,12 +56,14 @@ class Architecture:
         models: published models that are of it, for lists.
         features: the words above, for lists.
         published_as: number format of the weights that their publishers give out, as `quantization_method` spells it.
+        num_undeclared: prediction layers of published checkpoints whose configs say nothing of them.
     """
 
     module: str
     models: str
     features: tuple[str, ...] = ()
     published_as: str = "bfloat16"
+    num_undeclared: int = 0
 
     @property
     def keeps_states(self) -> bool:
@@ -79,7 +81,8 @@ class Architecture:
         return PREDICTION_LAYERS in self.features
 
 
-_QWEN_HYBRID, _QWEN_EXPERTS = (GATED_DELTA_NET, QK_NORM), (MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
+_QWEN_HYBRID = (GATED_DELTA_NET, QK_NORM, PREDICTION_LAYERS)
+_QWEN_EXPERTS = (MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)
 
 # By the name that config.json gives.
@@ -93,7 +96,10 @@ _ARCHITECTURES = {
         "deepseek_v3", "DeepSeek V3, R1; Kimi-K2", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS), "fp8"
     ),
     "DeepseekV32ForCausalLM": Architecture(
-        "deepseek_v32", "DeepSeek V3.2, V3.2-Exp", (LATENT_ATTENTION, SPARSE_ATTENTION, *_DEEPSEEK_V3_EXPERTS), "fp8"
+        "deepseek_v32",
+        "DeepSeek V3.2, V3.2-Exp",
+        (LATENT_ATTENTION, SPARSE_ATTENTION, *_DEEPSEEK_V3_EXPERTS, PREDICTION_LAYERS),
+        "fp8",
     ),
     "Gemma3ForCausalLM": Architecture("gemma3", "Gemma 3 (text)", (FOUR_NORMS, QK_NORM, SLIDING_WINDOW)),
     "Glm4MoeForCausalLM": Architecture(
@@ -107,7 +113,7 @@ _ARCHITECTURES = {
     "GlmMoeDsaForCausalLM": Architecture(
         "glm_moe_dsa",
         "GLM-5, 5.2",
-        (LATENT_ATTENTION, SPARSE_ATTENTION, MIXTURE_OF_EXPERTS, CORRECTION_BIAS, SHARED_EXPERTS),
+        (LATENT_ATTENTION, SPARSE_ATTENTION, MIXTURE_OF_EXPERTS, CORRECTION_BIAS, SHARED_EXPERTS, PREDICTION_LAYERS),
     ),
     "GptOssForCausalLM": Architecture(
         "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS), "mxfp4"
@@ -138,7 +144,9 @@ _ARCHITECTURES = {
     ),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
-    "Qwen3NextForCausalLM": Architecture("qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS)),
+    "Qwen3NextForCausalLM": Architecture(
+        "qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS), num_undeclared=1
+    ),
 }
 
 

@@ -9,16 +9,17 @@ import torch
 from torch import nn
 
 from atom_models.build_context import BuildContext
-from atom_models.checkpoint.prediction_layers import prediction_layer_names
+from atom_models.checkpoint.prediction_layers import num_prediction_layers
 from atom_models.config.reading import read_config
+from atom_models.decoder.prediction_names import PredictionNames, behind_the_last_layer
 from atom_models.layers import LMHead, Residual, VocabularyEmbedding
 
 
 class DecoderForCausalLM(nn.Module):
     """An embedding and layers as `model`, and a head over the vocabulary; models name their config and `make_model`.
 
-    Layers of the checkpoint that predict further tokens, behind the last one, are left unread: they make a draft model
-    of their own. T: tokens of all requests of a step, one after the other; D: hidden size.
+    Layers of the checkpoint that predict further tokens are left unread: they make a draft model of their own.
+    T: tokens of all requests of a step, one after the other; D: hidden size.
 
     Attributes:
         decoder_prefix, head_prefix: what the checkpoint calls the decoder and the head.
@@ -33,8 +34,9 @@ class DecoderForCausalLM(nn.Module):
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__()
         self.config = read_config(self.config_class, config)
-        predicting = prediction_layer_names(config, self.decoder_prefix)
-        self.ignored_prefixes = (*(f"{name}." for name in predicting), *self.passed_over)
+        num_layers, num_predicting = int(config["num_hidden_layers"]), num_prediction_layers(config)
+        predicting = (self.names_prediction_layer(num_layers, index) for index in range(num_predicting))
+        self.ignored_prefixes = (*(names.own for names in predicting), *self.passed_over)
         self.model = self.make_model(self.config, context)
         self.lm_head = LMHead(
             self.config.hidden_size,
@@ -43,6 +45,11 @@ class DecoderForCausalLM(nn.Module):
             prefix=self.head_prefix,
             tied_to=self.model.embed_tokens if self.config.tie_word_embeddings else None,
         )
+
+    @classmethod
+    def names_prediction_layer(cls, num_layers: int, index: int) -> PredictionNames:
+        """What the checkpoint calls prediction layer `index` behind `num_layers` layers; relatives have other names."""
+        return behind_the_last_layer(cls.decoder_prefix, num_layers, index)
 
     def make_model(self, config: Any, context: BuildContext) -> Decoder:
         """The embedding, the layers and the last norm."""

@@ -71,6 +71,7 @@ def choose_draft(
         raise _no_prediction_layers(
             checkpoint, f"{declared} of {name} are not implemented: those of {', '.join(having)} are"
         )
+    count = count or describe_architecture(name).num_undeclared
     if not count:
         raise _no_prediction_layers(checkpoint, "config.json declares none (num_nextn_predict_layers)")
     if checkpoint.format != "safetensors":

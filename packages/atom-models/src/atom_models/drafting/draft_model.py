@@ -11,18 +11,21 @@ import torch
 class DraftModel(Protocol):
     """A small model that runs behind a target and shares its cache's blocks.
 
-    At position i it pairs token t(i + 1) with the features of position i and keeps its keys and values in slot i; the
-    logits there are those of t(i + 2). T: tokens of a batch; n: some of its rows; D: hidden size.
+    One that reads features pairs token t(i + 1) at position i with the features of position i, and keeps its keys and
+    values in slot i; the logits there are those of t(i + 2). One that does not is a whole model: at position i it reads
+    t(i). T: tokens of a batch; n: some of its rows; D: hidden size.
 
     Attributes:
         aux_hidden_states: ids of the target's layers whose outputs it reads; empty where it reads the hidden states
             after the last norm.
         target_ids: int64 ``[draft vocabulary]``, the target's token id for each id of the draft; None where both share
             one vocabulary.
+        reads_features: see above.
     """
 
     aux_hidden_states: tuple[int, ...]
     target_ids: torch.Tensor | None
+    reads_features: bool
 
     def features(self, hidden_states: torch.Tensor, aux: Sequence[torch.Tensor]) -> torch.Tensor:
         """What the draft reads of the target's step: ``[T, D]``.
@@ -39,7 +42,7 @@ class DraftModel(Protocol):
         """Features ``[T, D]`` for `compute_logits` and for the next draft.
 
         Args:
-            input_ids: int64 ``[T]``, the token after each position.
+            input_ids: int64 ``[T]``, the token after each position; of a whole model the tokens at the positions.
             positions: int64 ``[T]``, those of `features`.
             step: drafts of these requests that were made before in this round, where several layers take turns.
         """

@@ -48,6 +48,7 @@ class EagleHead(nn.Module):
     """
 
     aux_hidden_states: tuple[int, ...] = ()
+    reads_features = True
     target_ids: torch.Tensor | None = None
     # Copies of the target's tables.
     ignored_prefixes = ("draft.embed_tokens.", "draft.lm_head.")

@@ -73,6 +73,8 @@ class Eagle3Head(nn.Module):
         aux_hidden_states: ids of the target's layers whose outputs it reads.
     """
 
+    reads_features = True
+
     def __init__(
         self,
         config: EagleConfig,

@@ -1,52 +1,34 @@
-"""Prediction layers (MTP): DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437, section 2.2; GLM-4.5's are the same.
+"""Prediction layers (MTP): DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437, section 2.2; GLM's and Qwen's are alike.
 
-Each is one more decoder layer of the model's own kind, behind the last one, over the next token and the hidden state.
+Each is one more decoder layer of the model's own kind, over the next token and the hidden state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from atom_models.architectures.llama import LlamaConfig, LlamaForCausalLM, llama_norm
+from atom_models.architectures.llama import LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM, llama_norm
 from atom_models.build_context import BuildContext
-from atom_models.layers import Layer, ReplicatedLinear, Residual, Rotary, make_rotary
+from atom_models.decoder.prediction_names import PredictionNames
+from atom_models.layers import Layer, ReplicatedLinear, Residual, make_rotary
 
 
-class PredictionLayer(Layer):
-    """``forward(positions, embeds, hidden_states) -> [T, D]``, after its norm: what the model's head reads, and the
-    next prediction.
+class PredictionInputs(Layer):
+    """``forward(embeds, hidden_states) -> [T, D]``: one of both, each normed."""
 
-    Args:
-        architecture: whose decoder layer it is.
-        layer_id: behind those of the model.
-    """
-
-    def __init__(
-        self,
-        architecture: type[LlamaForCausalLM],
-        config: LlamaConfig,
-        context: BuildContext,
-        *,
-        layer_id: int,
-        rotary: Rotary,
-    ) -> None:
+    def __init__(self, config: LlamaConfig, context: BuildContext, *, names: PredictionNames) -> None:
         super().__init__()
-        prefix, size = f"model.layers.{layer_id}", config.hidden_size
-        self.enorm = llama_norm(config, context, prefix=f"{prefix}.enorm")
-        self.hnorm = llama_norm(config, context, prefix=f"{prefix}.hnorm")
-        self.eh_proj = ReplicatedLinear(2 * size, size, context, prefix=f"{prefix}.eh_proj")
-        self.layer = architecture.decoder_layer(config, context, layer_id=layer_id, prefix=prefix, rotary=rotary)
-        self.norm = llama_norm(config, context, prefix=f"{prefix}.shared_head.norm")
-        # Copies of the model's own tables.
-        self.ignored_prefixes = (f"{prefix}.embed_tokens.", f"{prefix}.shared_head.head.")
+        size = config.hidden_size
+        self.enorm = llama_norm(config, context, prefix=names.embed_norm)
+        self.hnorm = llama_norm(config, context, prefix=names.hidden_norm)
+        self.eh_proj = ReplicatedLinear(2 * size, size, context, prefix=names.projection)
 
-    def forward(self, positions: torch.Tensor, embeds: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
-        x = self.eh_proj(torch.cat([self.enorm(embeds), self.hnorm(hidden_states)], dim=-1))
-        return self.norm(self.layer(positions, Residual(x)))
+    def forward(self, embeds: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.eh_proj(torch.cat([self.enorm(embeds), self.hnorm(hidden_states)], dim=-1))
 
 
 class PredictionLayers(nn.Module):
@@ -60,6 +42,7 @@ class PredictionLayers(nn.Module):
     """
 
     aux_hidden_states: tuple[int, ...] = ()
+    reads_features = True
     target_ids: torch.Tensor | None = None
 
     def __init__(
@@ -73,12 +56,20 @@ class PredictionLayers(nn.Module):
     ) -> None:
         super().__init__()
         rotary = make_rotary(config.rope, config.head_size, config.max_position_embeddings, context=context)
-        first = config.num_hidden_layers
+        first, make_layer = config.num_hidden_layers, architecture.decoder_layer
+        names = [architecture.names_prediction_layer(first, index) for index in range(num_layers)]
+        # Layers whose checkpoint has the same names for them share inputs and norms.
+        inputs = {each.projection: PredictionInputs(config, context, names=each) for each in names}
+        norms = {each.last_norm: llama_norm(config, context, prefix=each.last_norm) for each in names}
+        self.inputs = nn.ModuleList(inputs[each.projection] for each in names)
         self.layers = nn.ModuleList(
-            PredictionLayer(architecture, config, context, layer_id=layer_id, rotary=rotary)
-            for layer_id in range(first, first + num_layers)
+            make_layer(config, context, layer_id=first + index, prefix=each.layer, rotary=rotary)
+            for index, each in enumerate(names)
         )
-        self._prefixes = tuple(f"model.layers.{layer_id}." for layer_id in range(first, first + num_layers))
+        self.norms = nn.ModuleList(norms[each.last_norm] for each in names)
+        self._prefixes = tuple(each.own for each in names)
+        # Copies of the model's own tables.
+        self.ignored_prefixes = tuple(table for each in names for table in each.tables)
         self._embed, self._head = target.embed_input_ids, target.compute_logits
 
     def own_name(self, stored: str) -> str | None:
@@ -92,9 +83,11 @@ class PredictionLayers(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor, step: int = 0
     ) -> torch.Tensor:
-        """[T, D] after a prediction layer's norm; see `DraftModel`."""
-        layer = self.layers[step % len(self.layers)]
-        return layer(positions, self._embed(input_ids), features)
+        """[T, D] after a prediction layer's norm, which the head and the next prediction read; see `DraftModel`."""
+        turn = step % len(self.layers)
+        read, norm, layer = self.inputs[turn], self.norms[turn], cast("LlamaDecoderLayer", self.layers[turn])
+        x = read(self._embed(input_ids), features)
+        return norm(layer.run_alone(positions, Residual(x)))
 
     def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
         """By `forward`, whose layers are those of the target; see `DraftModel`."""

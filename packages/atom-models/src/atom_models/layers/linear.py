@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from atom_models.layers.norms.residual import Unsummed
 from atom_models.quantization import ExpectedWeight, LayerQuantization
 
 if TYPE_CHECKING:
+    from atom_kernels.protocols import Collectives
     from atom_models.build_context import BuildContext
 
 
@@ -32,8 +33,8 @@ class Shard:
         out_features: over all ranks.
         num_pieces: different equal pieces that the ranks hold of it; fewer than ranks where KV heads are repeated.
             The last one is padded with zeros where they do not divide the outputs.
-        order: runs (first, last + 1) of the outputs as the checkpoint counts them, in the order in which this layer
-            gives them; all of them, where ranks do not share the outputs. By default as the checkpoint has them.
+        order: runs (first, last + 1) of the outputs as the checkpoint counts them: those that this rank gives, in its
+            order. By default they are its piece, as the checkpoint has it.
     """
 
     name: str
@@ -44,6 +45,14 @@ class Shard:
     @property
     def features_on_rank(self) -> int:
         return -(-self.out_features // self.num_pieces)
+
+    @classmethod
+    def of_parts(cls, name: str, parts: Sequence[int], ranks: Collectives) -> Shard:
+        """A linear whose outputs are of several kinds, so many of each on a rank: ranks share each kind evenly."""
+        ends = list(accumulate(part * ranks.size for part in parts))
+        begins = [end - (ranks.size - ranks.rank) * part for end, part in zip(ends, parts, strict=True)]
+        runs = tuple((begin, begin + part) for begin, part in zip(begins, parts, strict=True))
+        return cls(name, ends[-1], ranks.size, runs)
 
 
 class Linear(Layer):

@@ -23,11 +23,23 @@ class _Slot:
     name: str
     expected: ExpectedWeight
     num_pieces: int
+    parts: tuple[int, ...]
 
     @property
     def shape_on_rank(self) -> tuple[int, ...]:
-        rows, *rest = self.expected.shape
-        return (-(-rows // self.num_pieces), *rest)
+        _, *rest = self.expected.shape
+        return (sum(self._height(part) for part in self.parts), *rest)
+
+    def cut(self, tensor: torch.Tensor, piece: int) -> torch.Tensor:
+        """The piece of a whole tensor, without what pads the last one."""
+        pieces = []
+        for part in tensor.split(list(self.parts)):
+            height = self._height(len(part))
+            pieces.append(part[piece * height : (piece + 1) * height])
+        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+
+    def _height(self, part: int) -> int:
+        return -(-part // self.num_pieces)
 
 
 class WeightedLayer(Layer):
@@ -49,6 +61,7 @@ class WeightedLayer(Layer):
         slot: str = "weight",
         dtype: torch.dtype | None = None,
         num_pieces: int = 1,
+        parts: tuple[int, ...] = (),
     ) -> None:
         """Announces a tensor of the checkpoint.
 
@@ -59,8 +72,11 @@ class WeightedLayer(Layer):
             dtype: the dtype of what is kept; None is the model's.
             num_pieces: equal pieces of its first dimension, of which each rank keeps one, the last one padded with
                 zeros. Where they are fewer than ranks, some keep the same one.
+            parts: sizes of parts of that dimension, each of which is cut into pieces that come out even; by default it
+                is one.
         """
-        self._slots[name] = _Slot(slot, ExpectedWeight(shape, dtype or self._context.dtype), num_pieces)
+        expected = ExpectedWeight(shape, dtype or self._context.dtype)
+        self._slots[name] = _Slot(slot, expected, num_pieces, parts or (shape[0],))
 
     def expect_matrix(self, name: str, shape: tuple[int, int], *, slot: str) -> None:
         """Announces the matrix of a linear, in whatever layout it is stored; ranks share its rows evenly.
@@ -100,9 +116,8 @@ class WeightedLayer(Layer):
                 return
         slot, ranks = self._slots[name], self._context.collectives
         check_shape(name, tensor, slot.expected)
-        shape, piece = slot.shape_on_rank, ranks.rank * slot.num_pieces // ranks.size
-        part = tensor[piece * shape[0] : (piece + 1) * shape[0]]
-        kept = torch.zeros(shape, dtype=slot.expected.dtype, device=self._context.device)
+        part = slot.cut(tensor, ranks.rank * slot.num_pieces // ranks.size)
+        kept = torch.zeros(slot.shape_on_rank, dtype=slot.expected.dtype, device=self._context.device)
         kept[: part.shape[0]].copy_(part)
         self._loaded[slot.name] = kept
 

@@ -91,18 +91,19 @@ class ModelRequirements:
         return RankShare(self.weight_bytes, self.cache_groups).kv_bytes(num_tokens, cache)
 
 
-def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto") -> ModelRequirements:
+def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_drafts: int = 0) -> ModelRequirements:
     """Numbers for planning: the model is built as for an engine, and counted; no weight is read.
 
     Args:
         model_impl: as the engine's: "auto", "atom" or "transformers".
+        num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
 
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
         CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented.
     """
     # Tables of angles are not counted, and need not be long.
-    context = BuildContext(dtype=torch.bfloat16, max_model_len=BLOCK_SIZE, model_impl=model_impl)
+    context = BuildContext(dtype=torch.bfloat16, max_model_len=BLOCK_SIZE, model_impl=model_impl, num_drafts=num_drafts)
     published, refusal = quantization_method(checkpoint.config), None
     try:
         context = replace(context, quantization=stored_quantization(checkpoint))

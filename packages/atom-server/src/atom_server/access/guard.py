@@ -1,4 +1,4 @@
-"""`ApiKeys`: no request without a known key reaches a route, but for those that are open."""
+"""`ApiKeys`: only open routes can be reached without a known key."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ METRICS_PATH = "/metrics"
 class ApiKeys:
     """Asks for ``Authorization: Bearer <key>``, or ``x-api-key: <key>`` as Anthropic's clients send it.
 
-    Whatever path is not open needs a key, so that a new route is closed until somebody opens it. Whose key it was is
-    left in the request's state.
+    Every path that is not open needs a key, so a new route is closed until somebody opens it. The caller is left in
+    the request's state.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing, *, open_paths: Collection[str] = OPEN_PATHS) -> None:
@@ -45,7 +45,7 @@ class ApiKeys:
 
 
 def caller_of(request: Request) -> Caller:
-    """Whose request it is."""
+    """Who sent a request."""
     return getattr(request.state, "caller", ANYBODY)
 
 

@@ -23,13 +23,13 @@ _ADMIN = "admin"
 
 @dataclass(frozen=True)
 class Caller:
-    """Whose request it is.
+    """Who sent a request.
 
     Attributes:
         name: the key's name; "" where the server asks for none.
         is_admin: may use the routes that are about the server itself.
-        tenant: who has a share of the engine and of its queue; "" where nobody else could.
-        salt: keeps the prefixes that it has cached apart from others'; b"" where they may be shared.
+        tenant: whose share of the engine and of its queue is used; "" where there is only one caller.
+        salt: keeps the caller's cached prefixes apart from those of others; b"" where they may be shared.
     """
 
     name: str = ""
@@ -38,7 +38,7 @@ class Caller:
     salt: bytes = b""
 
     def cache_salt(self, own: str) -> str:
-        """The salt of a request that gave `own`: nobody else can bring about the same one."""
+        """The salt of a request that gave `own`. No other caller can arrive at the same one."""
         if not self.salt:
             return own
         return hmac.new(self.salt, own.encode(), hashlib.sha256).hexdigest()
@@ -55,7 +55,7 @@ class _Key:
 
 
 class KeyRing:
-    """The keys, none of which is kept itself. Without any, everybody may do everything.
+    """The digests of all keys; the keys themselves are not kept. Without any key, everybody may do everything.
 
     Raises:
         ConfigError: two keys have one name, or one key two names.
@@ -90,7 +90,7 @@ class KeyRing:
         """The keys that `options` give.
 
         Raises:
-            ConfigError: a key file that cannot be read or holds none, or no key although one is required.
+            ConfigError: the key file cannot be read or holds no key, or a key is required and there is none.
         """
         keys = [_named(key) for key in options.api_keys]
         if options.api_key_file is not None:
@@ -101,7 +101,7 @@ class KeyRing:
         return cls(keys, admin=admin, salted=not options.share_prefixes)
 
     def find(self, given: str) -> Caller | None:
-        """Whose key `given` is; None for one that is not known. Takes equally long for all."""
+        """The caller with the key `given`; None if it is unknown. Every key takes equally long."""
         if not self._keys:
             return ANYBODY
         digest = _digest(given)
@@ -113,7 +113,7 @@ class KeyRing:
 
 
 def read_key_file(path: Path) -> list[tuple[str, bytes]]:
-    """Names and digests of the keys in a file: in each line a key, or a name and a key, or what follows a #.
+    """Names and digests of the keys in a file. A line has a key, or a name and a key; # begins a comment.
 
     A key may be given as ``sha256:`` and its digest in hexadecimal, so that the file holds no secret.
 

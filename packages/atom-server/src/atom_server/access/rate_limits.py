@@ -11,7 +11,7 @@ from atom_server.errors import APIError
 
 
 class Allowance:
-    """Fills up evenly to what a minute allows, and is spent; it may be overdrawn by what is known only afterwards."""
+    """Fills up evenly to what a minute allows. It may be overdrawn: some costs are known only afterwards."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_minute = per_minute
@@ -20,13 +20,13 @@ class Allowance:
         self._when = clock()
 
     def seconds_until(self, amount: float) -> float:
-        """How long until so much can be spent; 0 for now. More than a minute allows waits for all of that."""
+        """Seconds until `amount` can be spent; for more than a minute allows, until the allowance is full."""
         self._fill()
         lacking = min(amount, self.per_minute) - self._left
         return max(0.0, lacking * 60 / self.per_minute)
 
     def spend(self, amount: float) -> None:
-        """Take so much, whether it is there or not."""
+        """Take `amount`, even if less is left."""
         self._fill()
         self._left -= amount
 
@@ -40,7 +40,7 @@ class RateLimits:
     """The allowances of all keys.
 
     Args:
-        requests, tokens: a minute; 0 sets no limit. Tokens are those of prompts and of output, cached or not.
+        requests, tokens: how many a minute allows; 0 sets no limit. Tokens of prompts and output count, cached or not.
     """
 
     def __init__(self, requests: int = 0, tokens: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,9 +52,9 @@ class RateLimits:
         """Count a request, before anything is read of it.
 
         Raises:
-            APIError: 429; this key has had its requests, or more tokens than it may.
+            APIError: 429; this key has used up its requests or its tokens.
         """
-        # One token has to be there: what output costs is known only afterwards.
+        # At least one token must be left: the cost of the output is known only afterwards.
         self._check(caller, "tokens", 1)
         self._check(caller, "requests", 1)
         self._spend(caller, "requests", 1)
@@ -63,7 +63,7 @@ class RateLimits:
         """Count the tokens of prompts, before they are computed.
 
         Raises:
-            APIError: 429; they are more than is left to this key.
+            APIError: 429; this key has fewer tokens left.
         """
         self._check(caller, "tokens", num_tokens)
         self._spend(caller, "tokens", num_tokens)

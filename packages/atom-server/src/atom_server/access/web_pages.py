@@ -84,7 +84,7 @@ def host_name(host: str) -> str | None:
 
 
 def _check_origin(headers: Headers) -> None:
-    """Refuse what a page of another site sent; browsers say so, other clients have no reason to."""
+    """Refuse what a page of another site sent. Browsers tell the site; other clients have no reason to."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:
         is_foreign = site not in ("same-origin", "none")
@@ -96,7 +96,7 @@ def _check_origin(headers: Headers) -> None:
 
 
 def _check_is_json(headers: Headers) -> None:
-    """Refuse bodies of other types: a web page may send those to any address without being asked whether it may."""
+    """Refuse a body that is not JSON: browsers let any page send other types to any address, without asking first."""
     if "transfer-encoding" not in headers and headers.get("content-length", "0").strip() == "0":
         return
     given = headers.get("content-type", "").partition(";")[0].strip().lower()

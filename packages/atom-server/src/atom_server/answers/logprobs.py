@@ -18,12 +18,12 @@ Spelling = Callable[[int, str], str]
 
 
 def by_text(token_id: int, text: str) -> str:
-    """Tokens as their texts; several may read alike."""
+    """Spells a token by its text; several tokens may have the same."""
     return text
 
 
 def by_id(token_id: int, text: str) -> str:
-    """Tokens as "token_id:17", which `return_tokens_as_token_ids` asks for."""
+    """Spells a token as "token_id:17", which `return_tokens_as_token_ids` asks for."""
     return f"token_id:{token_id}"
 
 

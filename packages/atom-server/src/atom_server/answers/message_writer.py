@@ -18,7 +18,7 @@ class MessageWriter:
     """Builds one message from parts, and gives the events of each.
 
     Attributes:
-        blocks: so far; the input of a call is an object once its block has ended.
+        blocks: the blocks so far. The input of a call becomes an object when its block ends.
     """
 
     def __init__(self, generation: Generation, call_ids: CallIds) -> None:
@@ -43,7 +43,7 @@ class MessageWriter:
         }
 
     def start(self) -> bytes:
-        """The first event. It comes with the first token, when cached tokens are known: clients count from it."""
+        """The first event, from which clients count. It waits for the first token: then cached tokens are known."""
         return _event("message_start", message=self.message([]))
 
     def take(self, parts: list[Part]) -> bytes:
@@ -68,7 +68,7 @@ class MessageWriter:
         return {"stop_reason": "tool_use" if self._num_calls else "end_turn", "stop_sequence": None}
 
     def usage(self) -> dict[str, int]:
-        """Anthropic's counts: input tokens are those that the cache did not have."""
+        """Anthropic's counts, whose input tokens are those that were not cached."""
         usage = self._generation.usage()
         cached = usage.prompt_tokens_details.cached_tokens
         return {

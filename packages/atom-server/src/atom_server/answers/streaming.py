@@ -35,8 +35,8 @@ class EventStream(Response):
     An exception in `events` becomes an event of its own: the status was sent long before.
 
     Args:
-        end: comes last, whatever happened.
-        failure: writes that event.
+        end: the last bytes, whatever happened.
+        failure: writes the event of an exception.
     """
 
     media_type = "text/event-stream"

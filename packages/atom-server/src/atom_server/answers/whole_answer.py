@@ -10,7 +10,7 @@ import msgspec
 
 from atom_server.generation.collect import Collected
 
-# Tokens and log-probabilities: so many are written in a millisecond or two, which is not worth a thread.
+# So many tokens and log-probabilities are written in a millisecond or two, which is not worth a thread.
 MAX_AT_ONCE = 512
 # No other thread runs while the encoder works: lists are encoded in parts.
 _MAX_ITEMS = 128
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 async def written(choices: Sequence[Collected], write: Callable[[], T]) -> T:
-    """What `write` makes of `choices`; it may run in a thread, and must touch nothing that other requests use."""
+    """What `write` makes of `choices`. It may run in a thread, so it must not touch what other requests use."""
     if sum(choice.size for choice in choices) <= MAX_AT_ONCE:
         return write()
     return await asyncio.to_thread(write)
@@ -36,7 +36,7 @@ def packed(value: msgspec.Struct) -> msgspec.Raw:
 
 
 def encode_in_parts(value: Any) -> bytes:
-    """The JSON of `value`, without a long call into the encoder for a long list, in structs or in lists of them."""
+    """The JSON of `value`. Long lists are encoded in parts, so that no call into the encoder takes long."""
     if isinstance(value, list):
         return _encode_list(value)
     if isinstance(value, msgspec.Struct):

@@ -32,7 +32,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body; its size, and what takes time to decode, are counted while it is read.
+    """Read the body. Its size and the cost of decoding it are counted meanwhile.
 
     Raises:
         APIError: 413 past `max_bytes` or `DecodingCost`, 499 when the client goes away, or is too slow.
@@ -90,7 +90,7 @@ def parse_object(schema: type[Schema], values: dict[str, Any]) -> tuple[Schema, 
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
-    """The header that names fields which were ignored; none where there are none."""
+    """The header that names ignored fields; no header if there are none."""
     if not names:
         return {}
     # Names come from the client: only harmless ones go into a header.
@@ -101,7 +101,7 @@ def ignored_header(names: Sequence[str]) -> dict[str, str]:
 
 
 def naming_ignored(headers: Mapping[str, str], fields: Sequence[str], names: Names = SAME) -> dict[str, str]:
-    """`headers` that tell of these ignored fields too, by the names that the client knows them by."""
+    """`headers` with one more for these ignored fields, under the client's names."""
     if not fields:
         return dict(headers)
     earlier = [headers[IGNORED_FIELDS]] if IGNORED_FIELDS in headers else []
@@ -179,7 +179,7 @@ def _explain_bad_field(error: ValidationError, values: dict[str, Any]) -> APIErr
 def _field_path(location: tuple[int | str, ...], values: Any, *, is_missing: bool) -> str | None:
     """``("messages", 0, "content")`` -> ``messages[0].content``.
 
-    Where a field may be of several types, the location names the type too: parts that `values` has not are left out.
+    If a field may have several types, the location names the type too. Parts that are not in `values` are left out.
     """
     path = ""
     for place, part in enumerate(location, start=1):

@@ -31,7 +31,7 @@ MESSAGES: Names = {
 
 @contextlib.contextmanager
 def named_as(names: Names) -> Iterator[None]:
-    """Let errors of the chat that a request was turned into name the request's own fields.
+    """Rename fields in errors. The request was turned into a chat, and its client knows other names.
 
     Raises:
         APIError, InvalidRequestError: those from inside, with other names.

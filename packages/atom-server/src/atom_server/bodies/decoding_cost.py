@@ -1,10 +1,10 @@
-"""`DecodingCost`: how long a body will take to decode, told from its bytes while they come."""
+"""`DecodingCost`: how long a body will take to decode, estimated from its bytes as they come."""
 
 from __future__ import annotations
 
 from atom_server.errors import APIError
 
-# The most values of a body. That many token ids are decoded in some 30 ms, and anything else in some 50.
+# The most values of a body. Decoding that many token ids takes about 30 ms, and anything else about 50 ms.
 MAX_VALUES = 2**19
 _FEW = 1024  # of whatever holds the values
 # Each begins or follows a value. A name is made, hashed and filed: with its value it counts five times.
@@ -17,11 +17,11 @@ _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
 class DecodingCost:
-    """Counts what takes time in a body, and refuses one that would hold up everyone else while it is decoded.
+    """Refuses a body whose decoding would hold up everyone else.
 
-    Decoding lets nothing else run, and it is much slower for some bodies than for others of their size: many values,
-    names, escapes or long numbers. They are counted in texts too, which cannot be told apart before decoding; a text
-    with as many would not fit any context.
+    Nothing else runs while a body is decoded. Many values, names, escapes or long numbers make that much slower than
+    the size of the body tells. They are counted inside texts too, since texts are not known before decoding; a text
+    with as many of them would not fit any context.
     """
 
     def __init__(self) -> None:

@@ -11,9 +11,9 @@ _FREE_BYTES = 64 * 1024
 
 
 class BodyMemory:
-    """Refuses to go on reading a large body while all unfinished ones are too large together.
+    """Refuses to read on in a large body while all unfinished bodies together are too large.
 
-    Each body has a limit of its own; without one for all, a thousand clients could fill the memory with one each.
+    Each body has a limit of its own. Without a common limit, a thousand clients could fill the memory with a body each.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:

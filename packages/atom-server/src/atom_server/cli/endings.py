@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atom_core import InvalidRequestError
-from atom_core.engine.failure import Failure, FailureKind
+from atom_core.failure import Failure, FailureKind
 from atom_server.connections.listen import AddressError
 from atom_server.prompts.chat_template import ChatTemplateError
 

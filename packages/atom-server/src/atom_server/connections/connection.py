@@ -21,7 +21,7 @@ from atom_server.connections.lingering_transport import LingeringTransport
 from atom_server.connections.open_connections import OpenConnections
 from atom_server.errors import RETRY_AFTER, APIError
 
-# What means nothing to a client that still reads: one more interim answer, and a comment in a stream of events.
+# A client that still reads ignores these: one more interim answer, and a comment in a stream of events.
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _EMPTY_EVENT = b"3\r\n:\n\n\r\n"
 
@@ -39,10 +39,10 @@ class RefusedError(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """One client. It has a deadline whenever it is its turn: to begin a request, to send headers, a body, or to read.
+    """One client. On its turn it has a deadline: to begin a request, to send headers or a body, or to read.
 
-    A connection is kept for another request only if the last was whole when its answer began. Otherwise it is closed
-    after the answer: what the client still sends would have to be read for as long as it likes.
+    A connection is kept for another request only if the last one was complete when its answer began. Otherwise it is
+    closed after the answer: the client could go on sending for as long as it likes.
     """
 
     transport: LingeringTransport  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class Connection(HttpToolsProtocol):
         self._set_deadline()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client ended its side: true where it is owed answers, which it may still read."""
+        """The client ended its side. True if answers are due, which it may still read."""
         if not self._unanswered or self._arriving is not Arriving.NOTHING or not self.transport.can_write_eof():
             return False
         self._client_ended = True
@@ -203,9 +203,9 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("")
 
     def _asks_for_upgrade(self) -> bool:
-        """Whether a request asks for another protocol, and there is none: it is answered as if it had not asked.
+        """Whether a request asks for another protocol. There is none, so it is answered as if it had not asked.
 
-        The parser would take it for a request without a body.
+        By itself the parser would take it for a request without a body.
         """
         return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
@@ -223,7 +223,7 @@ class Connection(HttpToolsProtocol):
     # Deadlines.
 
     def _set_deadline(self) -> None:
-        """Set the deadline for what the client has to do next. Bytes alone do not put it off, as with uvicorn's."""
+        """Set the deadline for the client's next move. Unlike uvicorn's, it is not put off by every byte."""
         awaited = None
         if self._arriving is not Arriving.NOTHING or not self._unanswered:
             awaited = (self._arriving, self._num_begun)
@@ -255,7 +255,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(APIError(408, message, code="timeout"))
 
     def _probe(self) -> None:
-        """Write what a client that waits for an answer does not mind; one that is gone answers it with a reset."""
+        """Write what a waiting client ignores. If the client is gone, a reset comes back."""
         is_asked_for = self._client_ended or len(self._unanswered) > 1
         if not is_asked_for or not self._unanswered or self.flow.write_paused:
             return
@@ -270,7 +270,7 @@ class Connection(HttpToolsProtocol):
     # Refusals.
 
     def _is_sending(self) -> bool:
-        """Whether bytes of the client may be on their way that will not be read."""
+        """Whether the client may be sending bytes that will not be read."""
         return self._arriving is not Arriving.NOTHING or self._refusal is not None
 
     def _stop(self, error: APIError) -> None:
@@ -285,7 +285,7 @@ class Connection(HttpToolsProtocol):
         return APIError(431, f"the headers are longer than {limit} bytes", code="headers_too_large")
 
     def _refuse(self, error: APIError) -> None:
-        """Look at nothing more of this client, tell it why after the answers that are on their way, and close."""
+        """Read nothing more of this client. After the answers on their way, tell it why, and close."""
         self._refusal = error
         if self._arriving is Arriving.BODY:
             self._drop_unfinished_request(error)

@@ -6,7 +6,7 @@ import asyncio
 import select
 from collections.abc import Callable
 
-# A client that leaves is noticed at the second look after it: its reset answers what the first look wrote.
+# The second look notices that a client has left: a reset has answered what the first look wrote.
 _LOOK_S = 0.4
 _GONE = select.POLLERR | select.POLLHUP
 
@@ -14,12 +14,12 @@ _GONE = select.POLLERR | select.POLLHUP
 class Departure:
     """Asks, again and again, whether the client at the other end of a socket is still there.
 
-    The event loop does not read where requests sent ahead wait, and hears nothing more of a client that has ended its
-    own side. Such a client may have closed the connection or may still read: only what is written to it tells, for a
-    closed one answers with a reset.
+    The event loop does not read while requests sent ahead wait, and it hears nothing more of a client that has ended
+    its own side. Such a client may have closed the connection, or may still read. Only writing to it tells which: a
+    closed connection answers with a reset.
 
     Args:
-        probe: writes what a client that is there does not mind.
+        probe: writes what a client ignores.
         on_gone: called once the client is known to be gone.
     """
 

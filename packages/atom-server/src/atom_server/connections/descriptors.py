@@ -17,7 +17,7 @@ _CHECK_INTERVAL_S = 1.0
 
 
 def connections_that_fit(wanted: int) -> int:
-    """As many connections as this process has descriptors for, at most `wanted`; raises its own limit where it may."""
+    """How many connections this process has descriptors for, up to `wanted`. Raises the process's limit if it may."""
     num_open = len(os.listdir("/dev/fd"))
     limit = _raise_limit(wanted + num_open + _SPARE)
     fits = max(1, min(wanted, limit - num_open - _SPARE))
@@ -41,7 +41,7 @@ async def watch_descriptors() -> None:
 
 
 def _raise_limit(wanted: int) -> int:
-    """Raise the soft limit of open files to `wanted` as far as the hard limit lets it; the limit from now on."""
+    """Raise the soft limit of open files towards `wanted`, as far as the hard limit allows; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < target:

@@ -14,11 +14,11 @@ class ConnectionLimits:
     """The limits of each connection.
 
     Attributes:
-        head_bytes: the most bytes of the request line with all headers; as many again of trailers.
+        head_bytes: the most bytes of the request line with all headers; trailers may have as many.
         num_fields: headers and trailers of a request together.
         num_pipelined: requests that may follow one whose answer is on its way.
-        request_s: time for the headers of a request, and again for its body. Whoever takes nothing of an answer for so
-            long is cut off.
+        request_s: time for the headers of a request, and again for its body. A client that reads nothing of its answer
+            for so long is cut off.
         idle_s: time between an answer and the next request.
         linger_s, linger_bytes: how long and how much is read and thrown away after an answer to an unfinished request,
             so that the client gets to see the answer.

@@ -1,4 +1,4 @@
-"""`LingeringTransport`: a connection to a client that gets to see the last answer, and cannot hold on for good."""
+"""`LingeringTransport`: a connection that ends only when its client could read the last answer, and always ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from atom_server.connections.limits import ConnectionLimits
 class LingeringTransport(asyncio.Transport):
     """Wraps the event loop's transport; closes it so that what was written last arrives.
 
-    A socket that is closed while its client still sends answers with a reset, and the reset may overtake the last
-    answer. So `close` ends only the writing where `is_sending` says that more will come; what comes is thrown away, up
-    to a limit of bytes and time. A client that takes nothing of what is written to it is cut off.
+    If a socket is closed while its client still sends, the client gets a reset, which may overtake the last answer. So
+    `close` ends only the writing if `is_sending` says that more will come. What comes is thrown away, up to a limit of
+    bytes and time. A client that reads nothing is cut off.
 
     Args:
         departure: watches the socket while it is not read.

@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 class OpenConnections:
     """The connections of one server.
 
-    A connection *waits* while it has sent no whole request, and *works* while it is owed an answer. Where there are too
-    many, the one that has waited longest is closed: clients that hold connections and ask for nothing keep nobody out.
+    A connection *waits* while it has sent no whole request, and *works* while an answer is due. If there are too many,
+    the one that has waited longest is closed: clients that hold connections and ask for nothing keep nobody out.
     """
 
     def __init__(self, most: int) -> None:
@@ -27,7 +27,7 @@ class OpenConnections:
         self._warn = SeldomWarning(logger)
 
     def add(self, connection: Connection) -> bool:
-        """Take in a connection, which waits; False where all others work and there is no room for it."""
+        """Take in a connection, which waits. False if there is no room and all others work."""
         is_full = len(self._all) >= self._most
         while len(self._all) >= self._most and self._waiting:
             longest = next(iter(self._waiting))

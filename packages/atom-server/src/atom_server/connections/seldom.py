@@ -1,4 +1,4 @@
-"""`SeldomWarning`: a warning that clients can bring about, and that must not fill the log."""
+"""`SeldomWarning`: a warning that clients can cause, and that must not fill the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INTERVAL_S = 60.0
 
 
 class SeldomWarning:
-    """Logs at most once a minute, and tells how often the same happened in between."""
+    """Logs at most once a minute, and says how many warnings were left out in between."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

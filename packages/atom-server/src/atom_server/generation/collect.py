@@ -28,7 +28,7 @@ class Collected:
 
     @property
     def size(self) -> int:
-        """Tokens and log-probabilities: what writing it takes."""
+        """The number of its tokens and log-probabilities: the work of writing it."""
         lists = (self.logprobs, self.prompt_logprobs)
         return len(self.token_ids) + sum(len(entries) * (1 + len(entries[0].top)) for entries in lists if entries)
 

@@ -79,9 +79,9 @@ class Generation:
         pooling: Pooling | None = None,
         names: Names = SAME,
     ) -> Generation:
-        """Check every prompt, then give all to the engine: for tokens, or with `pooling` for embeddings.
+        """Check every prompt, then submit them all: to generate, or with `pooling` to be embedded.
 
-        Errors name fields as `body` does, and by `names` where the client calls those otherwise.
+        Errors name fields as `body` does, or as `names` has them where the client knows other names.
 
         Raises:
             APIError, InvalidRequestError, EngineDeadError: nothing was left running.
@@ -123,7 +123,7 @@ class Generation:
 
         Raises:
             APIError: 503 where the engine died or the server gave the request up, 500 where this request failed.
-            InvalidRequestError: only the engine could see that its grammar is not sound.
+            InvalidRequestError: the engine found that the request's grammar is not sound.
         """
         async for output in self._stream:
             prompt_index = self._prompt_index[output.request_id]
@@ -133,7 +133,7 @@ class Generation:
             yield prompt_index * self.n + output.index, output
 
     async def abort(self, reason: APIError | None = None) -> None:
-        """End what still runs; whoever reads the outputs is told `reason`, or that the server goes down."""
+        """End what still runs. The reader of the outputs is told `reason`, or that the server is shutting down."""
         self._abort_reason = reason
         await self._state.engine.abort(self._stream)
 
@@ -168,10 +168,10 @@ class Generation:
         )
 
     def describe(self, states: Mapping[str, Sequence[RequestState]]) -> dict[str, object]:
-        """Where it stands, without any text.
+        """How far the request has got, without any text.
 
         Args:
-            states: where its samples stand in the engine, by the id of their prompt; those that are over have none.
+            states: how far its samples have got in the engine, by the ids of their prompts; finished ones have none.
         """
         own = [state for request_id in self._stream.request_ids for state in states.get(request_id, ())]
         return {
@@ -222,7 +222,7 @@ class Generation:
 
 
 def check_room(request: Request, body: ModelRequest, names: Names = SAME) -> None:
-    """Refuse a request with more samples than there is room for, before anything is made for each of them.
+    """Refuse a request with more samples than there is room for, before each of them takes memory.
 
     Raises:
         InvalidRequestError: see `AsyncEngine.check_room`.
@@ -235,7 +235,7 @@ def check_room(request: Request, body: ModelRequest, names: Names = SAME) -> Non
 
 
 def _in_words_of(body: ModelRequest, error: InvalidRequestError) -> InvalidRequestError:
-    """The engine's complaint with the names that the client used."""
+    """The engine's error with the client's names of fields."""
     name = body.name_of(error.param)
     if name is None or name == error.param:
         return error

@@ -34,7 +34,7 @@ _LETTERS = string.ascii_letters + string.digits
 
 @dataclass(frozen=True)
 class ReplyPlan:
-    """What the engine generates a reply by, and what reads it.
+    """How the engine generates a reply, and what reads it.
 
     Attributes:
         params: with the grammar of the reply, and the special tokens that its reader needs.
@@ -52,8 +52,8 @@ async def encode_chat(request: Request, body: ChatCompletionRequest, *, has_to_f
         has_to_fit: a prompt that is too long for the model's context is refused, unless `body` has it cut.
 
     Raises:
-        APIError, InvalidRequestError: 400; there is no template, it cannot render these messages, the tools cannot
-            be, or the prompt is too long.
+        APIError, InvalidRequestError: 400; there is no template, it cannot render these messages, the tools are not
+            allowed, or the prompt is too long.
     """
     check_tools(body)
     prompt = await encode_messages(
@@ -84,10 +84,10 @@ def plan_reply(state: ServerState, body: ChatCompletionRequest, prompt: PromptTo
         return ReplyPlan(params, ReplyReader)
     text = prompt.text or ""
     constraint = reply_constraint(body, output, text)
-    # A grammar that cannot follow thinking is taken alone.
+    # Where the grammar cannot come after thinking, it is taken alone, and nothing is read as reasoning.
     asked = body.constraint()
     reads_reasoning = asked is None or constraint != asked
-    # A template knows from the prompt what is continued.
+    # A response template sees in the prompt what is continued.
     reads_reasoning = reads_reasoning and (not body.continue_final_message or output.template is not None)
     schemas, as_json = schemas_of(body), is_written_as_json(body, output)
 

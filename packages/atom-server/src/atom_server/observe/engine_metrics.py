@@ -76,6 +76,10 @@ class EngineMetrics(Collector):
         yield self._gauge("startup_seconds", "Seconds of each phase of the start.", phases)
         used = ((e, 1 - s.num_free_blocks / s.num_blocks if s.num_blocks else 0.0) for e, s in stats)
         yield self._gauge("kv_cache_usage_perc", "Share of the KV cache's blocks that requests hold, 0 to 1.", used)
+        kept = ((labels, one.num_kept_output_tokens) for labels, one in stats)
+        yield self._gauge(
+            "spec_decode_kept_output_tokens", "Tokens of ended requests, by which others are guessed.", kept
+        )
         for name, (help, count) in _COUNTERS.items():
             yield self._counter(name, help, ((e, count(s)) for e, s in stats))
         restarts = ((labels, status.num_restarts) for labels, status in engines)

@@ -38,7 +38,7 @@ class Metrics:
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str, model_name: str) -> None:
-        # Else each counter has a second line with the time at which it was made.
+        # Otherwise each counter would have a second line with the time of its creation.
         disable_created_metrics()
         self._prefix = prefix
         self._engines = [{"model_name": model_name, "engine": str(status.rank)} for status in engine.engines]
@@ -63,7 +63,7 @@ class Metrics:
         self._request_n = self._histogram("request_params_n", "Samples of each prompt that were asked for.", _SAMPLES)
 
     def take_end(self, tallies: Tallies, params: SamplingParams, prompts: Sequence[ServedPrompt]) -> None:
-        """A request has ended, however it did; `params` is what it had asked for."""
+        """Count a request that has ended, in whatever way; `params` are its parameters."""
         reasons = tallies.finish_reasons()
         for index, prompt in enumerate(prompts):
             engine, samples = prompt.engine, range(index * params.n, (index + 1) * params.n)
@@ -91,7 +91,7 @@ class Metrics:
             self._per_token[first].observe(tallies.seconds_per_token)
 
     def take_status(self, status: int) -> None:
-        """A request was answered so."""
+        """Count an answer with this status."""
         if status in _REJECTED:
             self._rejections.labels(**self._engines[0], reason=_REJECTED[status]).inc()
 

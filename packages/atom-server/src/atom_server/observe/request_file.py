@@ -23,9 +23,9 @@ STANDARD_OUTPUT = "-"
 
 
 class RequestFile:
-    """Appends to a file, which may be moved away at any time (a new one is begun then), or to standard output.
+    """Appends to a file or to standard output. The file may be moved away at any time: then a new one is begun.
 
-    A full disk loses lines, and ends nothing: a line in the log says so, at most once a minute.
+    On a full disk lines are lost, and the server goes on. The log says so, at most once a minute.
 
     Args:
         target: the file's path, or `STANDARD_OUTPUT`.

@@ -77,7 +77,7 @@ def constraint_format(params: StructuredOutputParams) -> Format | None:
 
 
 def as_constraint(form: Format) -> StructuredOutputParams:
-    """For the engine."""
+    """A structural tag, as the engine takes it."""
     return StructuredOutputParams(structural_tag={"type": "structural_tag", "format": form})
 
 

@@ -104,7 +104,7 @@ class OutputFormat:
         return self.template_notation or NOTATIONS["json"]
 
     def is_thinking(self, prompt: str) -> bool:
-        """Whether a prompt has begun the reasoning; it has where no mark does."""
+        """Whether a prompt has begun the reasoning. It always has where no mark begins it."""
         if self.reasoning is None or self.has_thought(prompt):
             return False
         return prompt.rstrip().endswith(self.reasoning[0].strip())

@@ -121,7 +121,7 @@ def cut(text: str, *marks: str) -> Cut:
 
 
 def held_back(text: str, mark: str) -> int:
-    """How many last characters of `text` may be the beginning of `mark`."""
+    """How many characters at the end of `text` may be the beginning of `mark`."""
     start = text.find(mark[0], max(0, len(text) - len(mark) + 1))
     while start >= 0:
         if mark.startswith(text[start:]):
@@ -136,7 +136,7 @@ def as_parts(kind: Literal["content", "reasoning", "arguments"], texts: Sequence
 
 
 def joined(parts: Iterable[Part]) -> list[Part]:
-    """Neighbors of one kind as one; every name stays its own."""
+    """The parts, with neighbors of one kind made one; names stay apart."""
     result: list[Part] = []
     for part in parts:
         if result and result[-1].kind == part.kind != "name":

@@ -14,7 +14,7 @@ from atom_server.errors import APIError
 from atom_server.prompts.texts import PromptTokens, encode_texts, most_characters, text_threads
 from atom_server.state import server_state
 
-# Where nothing else limits what a template writes.
+# The limit of what a template writes where there is no other.
 _MAX_CHARACTERS = 2**26
 
 
@@ -66,7 +66,7 @@ async def encode_messages(
 
 
 def _is_long(request: Request, messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether rendering may take long: by the size of the body, and of what was sent before and is in `messages`."""
+    """Whether rendering may take long. The body's size tells, or that of `messages`, which may hold earlier turns."""
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isdecimal() and len(declared) < 20 else PIECE_CHARACTERS + 1
     return max(size, sum(len(message.get("content") or "") for message in messages)) > PIECE_CHARACTERS

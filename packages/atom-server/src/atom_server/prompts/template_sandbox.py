@@ -1,4 +1,4 @@
-"""`TemplateSandbox`: Jinja for templates of strangers: what they may touch is Jinja's rule, what they may use up ours.
+"""`TemplateSandbox`: Jinja for templates of strangers. Jinja limits what they touch, and this what they use up.
 
 A template can go on without end only by loops and by calls of its macros, and can make long texts only by joining and
 multiplying. Each of these asks a `RenderBudget`.
@@ -29,7 +29,7 @@ _TIMED, _BOUNDED = "loop within the budget", "text within the budget"
 
 
 class BudgetError(Exception):
-    """A template used up what it may; the message says of what."""
+    """A template used up its budget; the message says of what."""
 
 
 class UnwantedError(Exception):
@@ -40,7 +40,7 @@ class RenderBudget:
     """What one rendering may use: processor time of its thread, and characters of each text that it makes.
 
     Args:
-        is_wanted: the work ends where it says no.
+        is_wanted: asked now and then; rendering ends once it returns False.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 def _through(name: str, node: Any) -> Any:
-    """`node` with a filter behind it."""
+    """`node` piped through a filter."""
     lineno = 1 if node is None else node.lineno
     return nodes.Filter(node, name, [], [], None, None, lineno=lineno)
 
@@ -141,7 +141,7 @@ def _bound_joins(node: nodes.Node) -> None:
 
 @jinja2.pass_context
 def _timed(context: Context, items: Iterable[Any]) -> Iterable[Any]:
-    """The items of a loop, each of which is counted."""
+    """The items of a loop. Each one is counted."""
     budget: RenderBudget = context.parent[BUDGET]
     # A loop over what is no list finds that out itself, with an error of its own.
     return _Counted(items, budget) if hasattr(items, "__len__") else _counted(items, budget)
@@ -154,7 +154,7 @@ def _counted(items: Iterable[Any], budget: RenderBudget) -> Iterator[Any]:
 
 
 class _Counted:
-    """A list whose items are counted as they are gone through; its length is known as before."""
+    """A list whose items are counted as a loop takes them; its length is known as before."""
 
     def __init__(self, items: Any, budget: RenderBudget) -> None:
         self._items = items
@@ -177,7 +177,7 @@ def _bounded(context: Context, text: Any) -> Any:
 
 
 def _checked(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter of Jinja's that asks first how long its result may be."""
+    """A filter of Jinja's with a check before it of how long its result may be."""
 
     @jinja2.pass_context
     def checked(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -198,7 +198,7 @@ def _checked(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _size_of_call(name: str, text: str, args: tuple[Any, ...]) -> float:
-    """How long what comes of a text's method or filter is at most."""
+    """The greatest length of what a method or a filter makes of a text."""
     lengths = [len(value) for value in args if isinstance(value, str | list | tuple)]
     numbers = [value for value in args if isinstance(value, int) and not isinstance(value, bool)]
     match name:
@@ -220,7 +220,7 @@ def _size_of_call(name: str, text: str, args: tuple[Any, ...]) -> float:
 
 
 def _size_of_result(operator: str, left: Any, right: Any) -> float:
-    """How long what comes of an operator is at most: characters, items or digits."""
+    """The greatest length of an operator's result: in characters, items or digits."""
     sizes = [len(value) if isinstance(value, str | list | tuple) else None for value in (left, right)]
     match operator, left, right:
         case "+", _, _:
@@ -239,7 +239,7 @@ def _size_of_result(operator: str, left: Any, right: Any) -> float:
 
 
 def _width(word: str) -> int:
-    """The width and precision that a conversion of ``%`` asks for; as much as can be where a value says it."""
+    """The width and precision that a conversion of ``%`` asks for; the greatest possible where a value gives them."""
     digits = word.lstrip("#0- +")
     if digits.startswith("*") or ".*" in digits[:16]:
         return MAX_CHARACTERS

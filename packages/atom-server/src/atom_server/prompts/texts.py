@@ -14,7 +14,7 @@ from atom_server.errors import APIError
 from atom_server.schemas.fields.model_request import PromptRequest
 from atom_server.state import ServerState, server_state
 
-# The most tokens of a text that need not fit the model's context: it is counted, or cut.
+# The most tokens of a text that is only counted, or cut, and need not fit the model's context.
 MAX_TOKENS = 2**20
 
 
@@ -113,7 +113,7 @@ async def cut_prompt(
 
 
 def most_characters(state: ServerState, *, has_to_fit: bool) -> int | None:
-    """The length above which no tokenizing could make a text fit; None where nothing is known of that."""
+    """The length above which a text cannot fit, however it is tokenized; None where that is not known."""
     for_each = text_threads(state).most_characters_per_token
     if for_each is None:
         return None
@@ -121,6 +121,6 @@ def most_characters(state: ServerState, *, has_to_fit: bool) -> int | None:
 
 
 def text_threads(state: ServerState) -> TextThreads:
-    """What tokenizes; APIError 400 where the server was started without a tokenizer."""
+    """The threads that tokenize; APIError 400 where the server was started without a tokenizer."""
     _ = state.tokenizer
     return cast(TextThreads, state.engine.texts)

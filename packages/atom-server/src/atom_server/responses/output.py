@@ -23,7 +23,7 @@ class OutputWriter:
         call_ids: makes the ids of calls.
 
     Attributes:
-        items: so far.
+        items: the items so far.
     """
 
     def __init__(self, event: Callable[..., bytes], call_ids: CallIds) -> None:

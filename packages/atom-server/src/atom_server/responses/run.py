@@ -41,7 +41,7 @@ class ResponseRun:
         self._store = store
 
     def keep(self, response: dict[str, Any]) -> None:
-        """The response has ended so."""
+        """Keep the response as it ended."""
         self._stored.response = response
         if self._store is not None:
             self._store.put(self._stored)

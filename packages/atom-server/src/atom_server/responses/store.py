@@ -17,7 +17,7 @@ MAX_CHARACTERS = 64 * 2**20
 
 @dataclass
 class StoredResponse:
-    """A response, as it is to be shown, and the conversation that it ends.
+    """A response as clients see it, and the conversation that it ends.
 
     Attributes:
         response: the JSON object; replaced when a background response comes to its end.
@@ -89,10 +89,10 @@ class _Shelf:
 
 
 class ResponseStore:
-    """Keeps the newest responses of each owner; whoever holds most makes room, with what ended longest ago.
+    """Keeps the newest responses of each owner. The owner that holds most makes room: its oldest ended one goes.
 
-    An owner sees no responses but its own: ids of others are as unknown to it as those that never were. What is kept
-    is counted as it comes and goes: nothing here takes longer the more is stored.
+    An owner sees its own responses only: an id of another owner's looks like one that never existed. Sizes are counted
+    as responses come and go, so nothing takes longer the more is stored.
 
     Args:
         max_running: responses that are made in the background at once; None for as many as are kept.
@@ -128,7 +128,7 @@ class ResponseStore:
         self._make_room()
 
     def changed(self, stored: StoredResponse) -> None:
-        """A response came to its end, or its events grew: count it anew; nothing happens to one that is not here."""
+        """Count a response anew, because it ended or its events grew. One that is not stored is ignored."""
         counted = self._counted(stored.response["id"], stored.owner)
         if counted is not None and counted.stored is stored:
             self.put(stored)

@@ -154,5 +154,5 @@ def _usage(generation: Generation) -> dict[str, Any]:
 
 
 def _error_code(error: APIError) -> str:
-    """In the words that OpenAI has for a response that failed."""
+    """The code that OpenAI has for a response that failed so."""
     return "invalid_prompt" if error.status < 500 else "server_error"

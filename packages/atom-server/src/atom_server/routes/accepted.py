@@ -1,4 +1,4 @@
-"""What every route with a body begins with."""
+"""`accepted`: the first steps of every route with a body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is about the server itself: what it is at work on, its engine, its profiler. Asks for the admin key."""
+"""Routes about the server itself: its open work, its engine, its profiler. They ask for the admin key."""
 
 from __future__ import annotations
 

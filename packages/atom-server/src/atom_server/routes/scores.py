@@ -90,7 +90,7 @@ async def _score(
 
 
 def mean_probability(choice: Collected, num_judged: int) -> float:
-    """The geometric mean of the probabilities of the last `num_judged` tokens, whose records it drops."""
+    """The geometric mean of the probabilities of the last `num_judged` tokens. Their records are dropped."""
     logprobs = [entry.logprob for entry in choice.prompt_logprobs[-num_judged:]]
     choice.prompt_logprobs.clear()  # millions of records are freed here rather than on the event loop
     return math.exp(sum(logprobs) / len(logprobs))

@@ -1,4 +1,4 @@
-"""`CheckedPrompts`: prompts whose ids were gone through already, beside the event loop where they are many."""
+"""`CheckedPrompts`: prompts whose token ids have been checked, in a thread if there are many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-# Up to here the work takes less time than a way to a thread and back.
+# Up to so many tokens, the work takes less time than handing it to a thread.
 INLINE_TOKENS = 1024
 
 T = TypeVar("T")
@@ -21,5 +21,5 @@ class CheckedPrompts:
 
 
 async def beside_the_loop(work: Callable[[], T], *, num_tokens: int) -> T:
-    """What `work` gives: it is called at once for few tokens, and in a thread for many."""
+    """The result of `work`, which is called at once for few tokens, and in a thread for many."""
     return work() if num_tokens <= INLINE_TOKENS else await asyncio.to_thread(work)

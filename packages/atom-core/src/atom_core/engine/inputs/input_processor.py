@@ -14,7 +14,6 @@ from typing import cast, get_args
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.errors import InvalidRequestError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_core.engine.inputs.validation import (
@@ -32,6 +31,7 @@ from atom_core.engine.inputs.validation import (
     missing_tokenizer,
     num_logprobs,
 )
+from atom_core.errors import InvalidRequestError
 from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
 from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
 from atom_core.structured_output.constraints.choice import BackendSetting
@@ -74,7 +74,7 @@ class InputProcessor:
     def of_engine(
         cls, info: EngineInfo, args: EngineArgs, tokenizer: Tokenizer | None, *, can_generate: bool
     ) -> InputProcessor:
-        """That of an engine with these settings; `can_generate` is false of models that only embed."""
+        """The processor of an engine with these settings; `can_generate` is false for models that only embed."""
         limits = RequestLimits(
             info.max_model_len,
             info.vocab_size,
@@ -91,7 +91,7 @@ class InputProcessor:
         )
 
     def validate(self, params: SamplingParams) -> None:
-        """Raise InvalidRequestError where `process` would for parameters, whatever the prompt."""
+        """Raise InvalidRequestError for parameters that `process` would refuse with any prompt."""
         check_sampling_params(params, self.limits)
         self.validate_constraint(params)
         for param, texts in (("stop", params.stop_strings), ("bad_words", params.bad_words)):
@@ -105,7 +105,7 @@ class InputProcessor:
         check_thinking_budget(params, has_tokenizer=has_tokenizer)
 
     def check_grammar(self, params: SamplingParams) -> None:
-        """Compile the grammar of `params`, if it has one: blocks, for no longer than a few seconds.
+        """Compile the grammar of `params`, if there is one. Blocks, but for a few seconds at most.
 
         Raises:
             InvalidRequestError: the grammar is not sound, or took too long; with code "queue_full" so many others are
@@ -122,7 +122,7 @@ class InputProcessor:
                 await self._grammars.check_async(params.structured_outputs)
 
     def with_bad_words(self, params: SamplingParams) -> SamplingParams:
-        """`params` with the token ids of their bad words, which `process` then need not find for each prompt.
+        """`params` with the token ids of their bad words, so that `process` need not find them for each prompt.
 
         Raises:
             InvalidRequestError: a parameter that no prompt can go with.
@@ -134,7 +134,7 @@ class InputProcessor:
         return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
 
     def check_prompts(self, prompts: Sequence[Sequence[int]]) -> CheckedPrompts:
-        """Go through the token ids of prompts, which `process` then need not: blocks as long as they are many.
+        """Check the token ids of prompts, so that `process` need not. Blocks, the longer the more there are.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.
@@ -155,7 +155,7 @@ class InputProcessor:
     ) -> Submission:
         """Check prompts that share their parameters, and resolve what they leave open.
 
-        What they share is gone through once, however many prompts there are: lists of parameters may be long.
+        Parameters are checked once, however many prompts share them: their lists may be long.
 
         Raises:
             InvalidRequestError: one of them cannot be served.
@@ -168,7 +168,7 @@ class InputProcessor:
         )
 
     def check_num_logprobs(self, submission: Submission) -> None:
-        """Raise InvalidRequestError where its prompts together ask for more log-probabilities than one request may."""
+        """Raise InvalidRequestError if the prompts together ask for more log-probabilities than one request may."""
         params = submission.sampling_params
         counts = (num_logprobs(params, self.limits, num_prompt_tokens=len(p.token_ids)) for p in submission.prompts)
         check_num_logprobs(sum(counts), self.limits)

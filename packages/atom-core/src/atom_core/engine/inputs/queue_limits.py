@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom_core.engine.errors import InvalidRequestError
+from atom_core.errors import InvalidRequestError
 
-# Where the limits of the queue are not set, they are what can run times this.
+# Limits of the queue that are not set are this many times what can run.
 QUEUE_FACTOR = 4
 # About 100 MB of token ids, in each of the processes that hold them.
 LEAST_QUEUED_TOKENS = 2**21
@@ -14,7 +14,7 @@ LEAST_QUEUED_TOKENS = 2**21
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is open, or is asked to be: samples, and tokens of their prompts."""
+    """Samples that are open or asked for, and the tokens of their prompts."""
 
     num_samples: int = 0
     num_tokens: int = 0
@@ -36,7 +36,7 @@ class QueueLimits:
 
     @classmethod
     def of(cls, max_num_seqs: int, cache_tokens: int, *, samples: int | None, tokens: int | None) -> QueueLimits:
-        """The limits that are set, and those that follow from what can run where they are not.
+        """The limits that are set; those that are not follow from what can run.
 
         Args:
             cache_tokens: tokens that the KV cache holds.
@@ -52,8 +52,8 @@ class QueueLimits:
 
         Args:
             open_load: what everybody has open.
-            own_load: what the tenant that asks has open; None where there are no tenants. A tenant leaves at
-                least as much room as it takes, so that others find some however much it asks for.
+            own_load: what the asking tenant has open; None if there are no tenants. A tenant leaves at least as much
+                room as it takes, so that others find some however much it asks for.
             n: samples of each prompt, for the message.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atom_core.engine.errors import InvalidRequestError
+from atom_core.errors import InvalidRequestError
 from atom_core.messages import SamplingParams, ThinkingBudget
 from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
 
@@ -20,14 +20,14 @@ MAX_STOP_TOKENS = 128
 MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 MAX_PRIORITY = 100
 MAX_TENANT = 128
-# Going through so many ids takes about a millisecond.
+# Checking so many ids takes about a millisecond.
 SLICE_TOKENS = 16_384
 CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a request may ask of this engine; `can_generate` is false of models that only embed."""
+    """What a request may ask of this engine; `can_generate` is false for models that only embed."""
 
     max_model_len: int
     vocab_size: int
@@ -37,7 +37,7 @@ class RequestLimits:
 
 
 def check_prompt_length(token_ids: Sequence[int], limits: RequestLimits) -> None:
-    """Raise InvalidRequestError unless `token_ids` is a list of some tokens that leave room for one more."""
+    """Raise InvalidRequestError unless `token_ids` has at least one token, and leaves room for one more."""
     if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
         raise InvalidRequestError(f"prompt is a {type(token_ids).__name__}; token ids are a list of integers", "prompt")
     if not token_ids:
@@ -47,13 +47,13 @@ def check_prompt_length(token_ids: Sequence[int], limits: RequestLimits) -> None
 
 
 def check_prompt_ids(token_ids: Sequence[Any], vocab_size: int, *, name: str = "prompt") -> None:
-    """Raise InvalidRequestError for the first of `token_ids` that is none; `name` is the field that has them.
+    """Raise InvalidRequestError for the first of `token_ids` that is no token id; `name` is the field that has them.
 
-    Each slice is gone through in C, where no other thread runs: between two slices the event loop can.
+    A slice is checked in C, and no other thread runs meanwhile. Between two slices the event loop can.
     """
     for start in range(0, len(token_ids), SLICE_TOKENS):
         part = token_ids[start : start + SLICE_TOKENS]
-        # Prompts are long: the wrong token is only searched for where there is one.
+        # Prompts are long: a wrong token is searched for only if there is one.
         if set(map(type, part)) == {int} and min(part) >= 0 and max(part) < vocab_size:
             continue
         wrong = next(token_id for token_id in part if type(token_id) is not int or not 0 <= token_id < vocab_size)
@@ -74,7 +74,7 @@ def check_text(name: str, text: str) -> None:
 
 
 def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt") -> InvalidRequestError:
-    """What to say of a prompt that leaves no room for a token; `param` is where it came from."""
+    """The error for a prompt that leaves no room for a token; `param` is the field that it came from."""
     message = (
         f"prompt has {num_tokens} tokens; this model's context is {max_model_len} tokens, prompt and output together: "
         f"send at most {max_model_len - 1}"
@@ -83,7 +83,7 @@ def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt") 
 
 
 def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None:
-    """Raise InvalidRequestError for the first parameter that cannot be, naming it and what was allowed."""
+    """Raise InvalidRequestError for the first parameter that is not allowed; the message names it and what is."""
     if not limits.can_generate:
         raise InvalidRequestError(
             "this model cannot generate: its checkpoint holds a decoder without a head; it makes embeddings", "model"
@@ -137,7 +137,7 @@ def check_lengths(params: SamplingParams, limits: RequestLimits, *, num_prompt_t
 
 
 def num_logprobs(params: SamplingParams, limits: RequestLimits, *, num_prompt_tokens: int) -> int:
-    """Log-probabilities that may come of all samples of a prompt: those of chosen tokens and of others beside them."""
+    """The most log-probabilities that all samples of a prompt give: of chosen tokens, and of others beside them."""
     num_output_tokens = limits.max_model_len - num_prompt_tokens if params.max_tokens is None else params.max_tokens
     of_prompt = 0 if params.prompt_logprobs is None else num_prompt_tokens * (1 + params.prompt_logprobs)
     num_top = max(params.logprobs or 0, len(params.logprob_token_ids or ()))
@@ -157,7 +157,7 @@ def check_num_logprobs(count: int, limits: RequestLimits) -> None:
 
 
 def missing_tokenizer(param: str, what: str | None = None) -> InvalidRequestError:
-    """What refuses a parameter that needs a tokenizer, where the engine has none.
+    """The error for a parameter that needs a tokenizer, where the engine has none.
 
     Args:
         what: the parameter as the message calls it; None is its name.
@@ -179,7 +179,7 @@ def check_thinking_budget(params: SamplingParams, *, has_tokenizer: bool) -> Non
 
 
 def check_structured_outputs(params: SamplingParams, *, has_eos: bool, has_tokenizer: bool) -> None:
-    """Raise InvalidRequestError unless a constraint, if any, is one that this engine can take up."""
+    """Raise InvalidRequestError unless this engine can follow the constraint, if there is one."""
     if params.structured_outputs is None:
         return
     name = "structured_outputs"

@@ -23,8 +23,8 @@ class OpenRequests:
     Args:
         tokenizer: None gives outputs without text.
         on_abort: called with the ids of samples that nobody waits for any more; the engine must drop them.
-        max_unread: tokens and log-probabilities that readers may leave waiting, all together. Beyond, the stream that
-            has most of them ends with an error.
+        max_unread: tokens and log-probabilities that may wait for their readers, over all streams. Beyond that, the
+            stream with most of them ends with an error.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class OpenRequests:
 
     @property
     def load(self) -> Load:
-        """What is open of everybody."""
+        """The load of all open requests."""
         return Load(num_samples=self.num_samples, num_tokens=self._num_tokens)
 
     def load_of(self, tenant: str) -> Load:
-        """What is open of one tenant: requests count whole until all of their samples have ended."""
+        """The load of one tenant. A request counts whole until all of its samples have ended."""
         return Load(num_samples=self._samples_of[tenant], num_tokens=self._tokens_of[tenant])
 
     def add(self, submission: Submission, engines: Sequence[int] = ()) -> RequestStream:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProcessedOutputs:
-    """News for callers, and the ids of samples that ended here and not in the engine, which must abort them."""
+    """News for callers, and the ids of samples that ended here, as by a stop string: the engine must abort them."""
 
     outputs: list[RequestOutput]
     stopped_request_ids: list[str]
@@ -38,7 +38,7 @@ class OutputProcessor:
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._samples: dict[str, _Sample] = {}
-        # The open samples of each prompt, so that ending one does not go through all that is open.
+        # The open samples of each prompt, so that ending a prompt does not search all that are open.
         self._by_caller: dict[str, dict[str, None]] = {}
 
     def add(self, request: EngineRequest) -> None:

@@ -9,12 +9,12 @@ from weakref import WeakSet
 
 from atom_core.messages import RequestOutput
 
-# After so many news without waiting, others on the event loop get their turn.
+# After so many news in a row, others on the event loop get their turn.
 MAX_NEWS_IN_A_ROW = 16
 
 
 class Unread:
-    """What has come for all open streams and was not taken yet, in tokens and log-probabilities."""
+    """Tokens and log-probabilities that wait to be read, over all open streams."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -80,7 +80,7 @@ class RequestStream:
         return output
 
     def give_up(self, error: str) -> None:
-        """Drop what was not read, abort what is open, and leave an error in its place."""
+        """Drop unread news, abort open samples, and leave an error in their place."""
         self._outputs.clear()
         self._count(-self.num_unread)
         self._num_open = 0

@@ -21,8 +21,6 @@ import zmq
 
 from atom_core import settings
 from atom_core.engine.engine_core import EngineCore
-from atom_core.engine.errors import EngineDeadError, ProfilerError
-from atom_core.engine.failure import Failure
 from atom_core.engine.process.news_slices import slices_of
 from atom_core.engine.process.wire import (
     ENCODER,
@@ -45,6 +43,8 @@ from atom_core.engine.process.wire import (
     news_address,
     request_address,
 )
+from atom_core.errors import EngineDeadError, ProfilerError
+from atom_core.failure import Failure
 from atom_core.log_lines import LineFormatter
 from atom_core.messages import EngineOutput
 
@@ -69,8 +69,8 @@ def main() -> int:
         sender.send(Failed(Failure.of(error)))
         _close(context, sender)
         return 1
-    # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s. This is done only
-    # here, where the process is ours, and not in a program that holds an engine.
+    # Objects made at the start are never garbage, and a full collection over them would stop steps for 0.2 s. Only
+    # this process is ours: a program that holds an engine decides for itself.
     gc.freeze()
     try:
         sender.send(Ready(core.info))

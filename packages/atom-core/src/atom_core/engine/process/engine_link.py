@@ -11,10 +11,10 @@ from pathlib import Path
 import zmq
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.errors import InvalidRequestError
-from atom_core.engine.failure import Failure, write_trace
 from atom_core.engine.process.engine_process import EngineProcess
 from atom_core.engine.process.wire import ENCODER, FROM_ENGINE, FromEngine, ToEngine, news_address, request_address
+from atom_core.errors import InvalidRequestError
+from atom_core.failure import Failure, write_trace
 
 # When the process has ended, a last message with the cause may still be on its way.
 LAST_WORDS_SECONDS = 0.2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,8 @@ import msgspec
 
 from atom_core import settings
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.failure import Failure
 from atom_core.engine.process.wire import Launch
+from atom_core.failure import Failure, describe_exit
 
 
 class EngineProcess:
@@ -70,14 +69,7 @@ class EngineProcess:
     def describe_exit(self) -> Failure:
         """How the process ended."""
         code = None if self._process is None else self._process.poll()
-        if code is None:
-            return Failure("engine", "the engine's process is running")
-        if code < 0:
-            with contextlib.suppress(ValueError):
-                name = signal.Signals(-code).name
-                memory = " (out of memory? lower --kv-cache-memory)" if name == "SIGKILL" else ""
-                return Failure("engine", f"the engine's process was ended by {name}{memory}")
-        return Failure("engine", f"the engine's process ended with code {code}")
+        return Failure("engine", f"the engine's process {'is running' if code is None else describe_exit(code)}")
 
     def kill(self) -> None:
         """End the process at once, whatever it does; `on_exit` follows."""

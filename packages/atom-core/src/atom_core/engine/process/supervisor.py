@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.errors import EngineDeadError, EngineStartError
-from atom_core.engine.failure import Failure
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.process.engine_link import EngineLink
 from atom_core.engine.process.wire import Failed, FromEngine, Pulse, Ready, Shutdown, ToEngine
+from atom_core.errors import EngineDeadError, EngineStartError
+from atom_core.failure import Failure
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from atom_core.engine.failure import Failure
 from atom_core.engine.info import EngineInfo
+from atom_core.failure import Failure
 from atom_core.messages import EngineOutput, RequestState, StepStats, Submission
 
 

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
-from atom_core.engine.errors import EngineDeadError, ProfilerError
 from atom_core.engine.process.wire import ListRequests, Pause, Profile, Reply, ResetPrefixCache, ToEngine
 from atom_core.engine.replicas.replicas import EngineDeath, Replicas
+from atom_core.errors import EngineDeadError, ProfilerError
 from atom_core.messages import RequestState
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.errors import EngineStartError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.process.supervisor import EngineSupervisor, engine_name
 from atom_core.engine.process.wire import FromEngine, News, Pulse
 from atom_core.engine.replicas.status import EngineState, EngineStatus
+from atom_core.errors import EngineStartError
 from atom_core.messages import StepStats
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.errors import EngineDeadError, EngineStartError
-from atom_core.engine.failure import Failure
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.process.wire import AbortRequests, AddRequests, FromEngine, News, Reply, ToEngine
 from atom_core.engine.replicas.open_samples import OpenSamples, output_cost
 from atom_core.engine.replicas.replica import Replica
 from atom_core.engine.replicas.router import MOST_NAMED_BLOCKS, Route, Router
 from atom_core.engine.replicas.status import EngineStatus
+from atom_core.errors import EngineDeadError, EngineStartError
+from atom_core.failure import Failure
 from atom_core.kv_cache.config import PrefixHash
 from atom_core.messages import EngineOutput, Submission
 

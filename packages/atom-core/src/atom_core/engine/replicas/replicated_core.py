@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.errors import EngineStartError
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.replicas.engine_control import EngineControl
 from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
+from atom_core.errors import EngineStartError
 from atom_core.messages import EngineOutput, EngineRequest, StepStats, Submission
 
 START_SECONDS = 600.0

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.errors import EngineDeadError, EngineStartError, ProfilerError
-from atom_core.engine.failure import Failure
+from atom_core.errors import EngineDeadError, EngineStartError, ProfilerError
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.executor.processes.wire import Forward, Load, Prepare, Profile, Sample, Sampled
-from atom_core.executor.protocol import Masks, RunnerInfo
+from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.runner import Masks, RunnerInfo
 
 StartRanks = Callable[..., RankProcesses]
 """``(size, *, device, num_threads, first_device) -> RankProcesses``."""
@@ -99,6 +99,9 @@ class ProcessStepHandle:
     def sample(self, masks: Masks | None = None) -> None:
         words = {request_id: mask.tobytes() for request_id, mask in masks.items()} if masks else None
         self._sampled = self._ranks.ask_first(Sample(words))
+
+    def wait_for_launch(self) -> None:
+        """Ranks launch beside this process, and nothing holds them up."""
 
     def result(self) -> ModelOutput:
         if self._sampled is None:

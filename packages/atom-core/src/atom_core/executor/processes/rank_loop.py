@@ -19,8 +19,7 @@ import numpy as np
 
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.errors import ProfilerError
-from atom_core.engine.failure import Failure
+from atom_core.errors import ProfilerError
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import (
     Answer,
@@ -43,9 +42,10 @@ from atom_core.executor.processes.wire import (
     decode_to_rank,
     encode,
 )
-from atom_core.executor.protocol import Masks, Runner
+from atom_core.failure import Failure
 from atom_core.log_lines import LineFormatter
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
+from atom_core.worker.runner import Masks, Runner
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
@@ -14,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from atom_core.engine.errors import EngineDeadError
-from atom_core.engine.failure import Failure
+from atom_core.errors import EngineDeadError
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import Failed, Preparing, decode_from_rank
+from atom_core.failure import Failure, describe_exit
 
 # What a rank said last is read before its end is told. Processes that it started may hold the channel open for longer.
 LAST_WORDS_SECONDS = 0.2
@@ -73,7 +72,7 @@ class RankProcess:
             started.set_result(None)
             code = process.wait()
             listener.join(LAST_WORDS_SECONDS)
-            self._end(Failure("engine", f"rank {self.rank} {_how(code)}"))
+            self._end(Failure("engine", f"rank {self.rank} {describe_exit(code)}"))
 
         listener.start()
         threading.Thread(target=live, name=f"rank-{self.rank}", daemon=True).start()
@@ -160,14 +159,3 @@ class RankProcess:
 def this_python(module: str) -> list[str]:
     """The command that runs a module in another process."""
     return [sys.executable, "-m", module]
-
-
-def _how(code: int) -> str:
-    """How a process ended, by its exit code."""
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # those for programs' own use have no names
-        name = f"signal {-code}"
-    return f"was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from atom_core import settings
-from atom_core.engine.errors import EngineStartError
-from atom_core.engine.failure import Failure
+from atom_core.errors import EngineStartError
 from atom_core.executor.processes.rank_process import RankProcess, this_python
 from atom_core.executor.processes.wire import Join, Leave, ToRank, encode
+from atom_core.failure import Failure
 
 WORKER = this_python("atom_core.executor.processes.worker")
 # Ranks that lose another one may say so before its own end is seen: so long is waited for the first cause.

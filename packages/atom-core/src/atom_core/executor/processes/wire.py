@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.failure import Failure
-from atom_core.executor.protocol import RunnerInfo
+from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
-from atom_kernels.protocols import Pages
+from atom_core.worker.runner import RunnerInfo
+from atom_kernels.protocols import GroupSpec, Pages, Slots
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
@@ -68,26 +69,48 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     """All ranks have met."""
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What a group of layers keeps: a `GroupSpec` by its kind and its fields."""
+
+    kind: Literal["Pages", "Slots"]
+    fields: dict[str, int | None]
+
+    @classmethod
+    def of(cls, spec: Any) -> Kept:
+        """What is sent of it."""
+        return cls("Slots" if spec.in_slots else "Pages", asdict(spec))
+
+    @property
+    def spec(self) -> GroupSpec:
+        """As it was."""
+        return msgspec.convert(self.fields, {"Pages": Pages, "Slots": Slots}[self.kind])
+
+
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The rank takes steps; the fields are those of `RunnerInfo`, with groups of the one kind that there is."""
+    """The rank takes steps; the fields are those of `RunnerInfo`."""
 
     num_blocks: int
     max_model_len: int
-    groups: tuple[Pages, ...]
+    groups: tuple[Kept, ...]
     timings: dict[str, float]
     choices: list[str]
     num_slots: int = 0
     num_snapshots: int = 0
+    launches: bool = False
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:
         """What is sent of it."""
-        return msgspec.convert(info, cls, from_attributes=True)
+        fields: dict[str, Any] = msgspec.structs.asdict(info)
+        fields["groups"] = tuple(map(Kept.of, info.groups))
+        return cls(**fields)
 
     @property
     def info(self) -> RunnerInfo:
         """As it was."""
-        return RunnerInfo(**msgspec.structs.asdict(self))
+        fields: dict[str, Any] = msgspec.structs.asdict(self)
+        fields["groups"] = tuple(kept.spec for kept in self.groups)
+        return RunnerInfo(**fields)
 
 
 class Sampled(msgspec.Struct, frozen=True, tag=True):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from atom_core.config.sections import EngineConfig
 from atom_core.executor.processes.rank_loop import run_rank
 from atom_core.executor.processes.wire import Join
-from atom_core.executor.protocol import Runner
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.ranks.protocol import WorkerRanks
 from atom_core.worker.ranks.torch_ranks import TorchRanks
+from atom_core.worker.runner import Runner
 
 
 def join_ranks(join: Join) -> TorchRanks:

@@ -45,7 +45,7 @@ class CachePages:
         groups: in order of their first layers; at least one, without layers where there are none.
         places: the layout of each place.
         token_bytes: bytes that one token takes in all layers with pages.
-        slot_bytes: bytes that one request takes in all layers that keep a state; these are the last group.
+        slot_bytes: bytes that one state takes in all layers that keep one; these are the last group.
     """
 
     groups: tuple[PageGroup, ...]
@@ -57,6 +57,11 @@ class CachePages:
     def page_bytes(self) -> int:
         """Bytes of one block id."""
         return sum(layout.block_bytes for layout in self.places)
+
+    @property
+    def slots_each(self) -> int:
+        """Slots that a request holds; 0 where no layers keep states."""
+        return max(group.spec.slots_each for group in self.groups)
 
     @property
     def specs(self) -> tuple[GroupSpec, ...]:

@@ -44,7 +44,7 @@ def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSiz
             memory is strict; or more than the machine has was asked for.
     """
     size = _size_before_limits(config, pages, memory)
-    if traits_of(config.device).gives_out_too_much:
+    if traits_of(config.device).overcommits:
         _check_fits(config, size.num_bytes(pages), memory)
     capacity = _capacity(config, pages, size.num_blocks)
     choices = [*size.choices]
@@ -120,8 +120,10 @@ def _choices_of_states(config: EngineConfig, pages: CachePages, size: CacheSize)
     """A line for the slots of requests, and one for those of prefixes, where layers keep states."""
     if not pages.slot_bytes:
         return
-    held = _gib(size.num_slots * pages.slot_bytes)
-    yield f"num_slots = {size.num_slots} ({held}): states of as many requests, within half of the memory"
+    held, of_whom = _gib(size.num_slots * pages.slot_bytes), "states of as many requests"
+    if pages.slots_each > 1:
+        of_whom = f"states of {size.num_slots // pages.slots_each} requests, one and one for each draft"
+    yield f"num_slots = {size.num_slots} ({held}): {of_whom}, within half of the memory"
     if config.cache.enable_prefix_caching:
         held = _gib(size.num_snapshots * pages.slot_bytes)
         found = "states behind cached prefixes" if size.num_snapshots else "no prefix is found"
@@ -151,13 +153,15 @@ def _num_slots(pages: CachePages, memory: int, max_num_seqs: int) -> int:
     """Slots for `max_num_seqs` requests, or for as many as have their states in half of `memory`."""
     if not pages.slot_bytes:
         return 0
-    num_slots = min(max_num_seqs, memory // 2 // pages.slot_bytes)
-    if num_slots < 1:
+    bytes_of_one = pages.slots_each * pages.slot_bytes
+    num_requests = min(max_num_seqs, memory // 2 // bytes_of_one)
+    if num_requests < 1:
+        or_fewer = " or propose fewer drafts" if pages.slots_each > 1 else ""
         raise ConfigError(
-            f"the KV cache is too small: the states of one request take {pages.slot_bytes / (1 << 20):.1f} MiB, and "
-            f"may take half of {memory / (1 << 20):.1f} MiB: give more memory"
+            f"the KV cache is too small: the states of one request take {bytes_of_one / (1 << 20):.1f} MiB, and "
+            f"may take half of {memory / (1 << 20):.1f} MiB: give more memory{or_fewer}"
         )
-    return num_slots
+    return num_requests * pages.slots_each
 
 
 def _held(num_blocks: int, num_groups: int, block_size: int) -> str:

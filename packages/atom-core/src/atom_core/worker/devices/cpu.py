@@ -20,7 +20,7 @@ from atom_kernels.protocols import CacheLayout, Caches
 class Cpu:
     """See `WorkerDevice`."""
 
-    collectives = "gloo"
+    collectives, launches = "gloo", False
 
     def take(self, number: int) -> None:
         """All ranks share the host."""

@@ -17,7 +17,7 @@ from atom_kernels.protocols import CacheLayout, Caches
 class Gpu:
     """See `WorkerDevice`. What hosts agree on goes by gloo."""
 
-    collectives = "cpu:gloo,cuda:nccl"
+    collectives, launches = "cpu:gloo,cuda:nccl", True
 
     def take(self, number: int) -> None:
         """The GPU of that number, of those that this process may use."""

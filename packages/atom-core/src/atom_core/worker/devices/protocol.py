@@ -34,6 +34,11 @@ class WorkerDevice(Protocol):
         """The libraries by which its ranks exchange, as torch.distributed names them."""
         ...
 
+    @property
+    def launches(self) -> bool:
+        """Whether it computes by itself what the worker launches."""
+        ...
+
     def take(self, number: int) -> None:
         """Let this process compute on the device of that number, which is its own."""
         ...

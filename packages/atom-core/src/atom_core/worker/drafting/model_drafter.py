@@ -7,6 +7,7 @@ import torch
 
 from atom_core.messages import SchedulerOutput
 from atom_core.worker.drafting.decodes import DraftDecodes
+from atom_core.worker.drafting.first_pass import FirstPass, with_next, with_next_captured
 from atom_core.worker.drafting.upload import upload
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_core.worker.model.engine_model import LayerStates
@@ -15,7 +16,10 @@ from atom_core.worker.steps.batch import ModelInput
 
 
 class ModelDrafter:
-    """Runs `draft` over the tokens of each step, each paired with the one after it, and then token by token.
+    """Runs `draft` over the tokens of each step, and then token by token.
+
+    A model that reads features is given each token paired with the features before it. A whole model is given the
+    tokens themselves, and the one that was sampled behind them where it is to go on.
 
     What it keeps of the step's tokens comes from true states of the model that generates, and takes the place of what
     was kept there of guesses. So it does not depend on how a request's tokens were shared between steps, nor on
@@ -54,26 +58,31 @@ class ModelDrafter:
             rows.slots[takers],
             numbers[takers],
         )
-        next_ids_T = self._tables.history[slots_T, batch.positions + 1].long()
-        features_TD = self._draft.model.features(states.hidden_TD, states.aux)
-        features_TD = self._draft.forward(next_ids_T, batch.positions, features_TD, batch.geometries)
+        if self._draft.model.reads_features:
+            next_ids_T = self._tables.history[slots_T, batch.positions + 1].long()
+            first = FirstPass(next_ids_T, batch.positions, batch.geometries)
+        elif len(takers):
+            first = with_next(batch, self._tables, self._block_size, takers)
+        else:
+            first = FirstPass(batch.input_ids, batch.positions, batch.geometries)
+        features_UD = self._take_in(first, states)
         if not len(takers):
             return torch.empty(0, dtype=torch.int64, device=device)
         # The last token that was computed and stays: behind it stands the last one that was sampled.
         num_kept_R = torch.zeros(rows.num_reqs, dtype=torch.int64, device=device)
         num_kept_R.index_add_(0, sampling_n, (sampled_n != -1).long())
         last_W = ends_W + num_kept_R[takers_W] - 1
-        max_seq_len = int((rows.starts + rows.lengths + numbers - 1)[takers].max())
+        max_seq_len = int((rows.starts + rows.lengths + numbers)[takers].max()) + first.num_ahead - 1
         num_blocks = -(-max_seq_len // self._block_size)
         decodes = DraftDecodes(
             self._tables.block_tables[:, slots_W, :num_blocks],
-            batch.positions[last_W],
+            batch.positions[last_W] + first.num_ahead,
             max_seq_len=max_seq_len,
             block_size=self._block_size,
             numbers_W=numbers_W,
         )
         most = int(numbers.max())
-        drafts_WK = self._guess(features_TD[last_W], most, decodes)
+        drafts_WK = self._guess(features_UD[first.guessing_rows(last_W, takers_W)], most, decodes)
         if (numbers[takers] == most).all():
             return drafts_WK.flatten()
         (wanted,) = upload(device, np.flatnonzero(np.arange(most) < numbers[takers][:, None]))
@@ -99,25 +108,37 @@ class ModelDrafter:
             int64 ``[requests, number]``; without drafts, something that nobody reads.
         """
         tables, each = self._tables, 1 if batch.graph is None else batch.graph.tokens_each
-        # A token is sampled after each.
-        next_ids_T = tables.history[batch.sample_slots, batch.sample_positions].long()
-        features_TD = self._draft.model.features(states.hidden_TD, states.aux)
-        if not number:
-            self._draft.keep(next_ids_T, batch.positions, features_TD, batch.geometries)
-            return (next_ids_T[:1],)
-        features_TD = self._draft.forward(next_ids_T, batch.positions, features_TD, batch.geometries)
-        num_kept_W = (sampled_n != -1).view(-1, each).sum(dim=1).clamp_min(1)
-        last_W = torch.arange(0, len(sampled_n), each, device=sampled_n.device) + num_kept_W - 1
         # Tokens that are not a request's own come before those that are.
         slots_W = batch.sample_slots[each - 1 :: each]
+        if self._draft.model.reads_features:
+            # A token is sampled after each.
+            next_ids_T = tables.history[batch.sample_slots, batch.sample_positions].long()
+            first = FirstPass(next_ids_T, batch.positions, batch.geometries)
+        elif number:
+            first = with_next_captured(batch, tables, self._block_size, slots_W, numbers_W)
+        else:
+            first = FirstPass(batch.input_ids, batch.positions, batch.geometries)
+        if not number:
+            features_TD = self._draft.model.features(states.hidden_TD, states.aux)
+            self._draft.keep(first.input_ids, first.positions, features_TD, first.geometries)
+            return (first.input_ids[:1],)
+        features_UD = self._take_in(first, states)
+        num_kept_W = (sampled_n != -1).view(-1, each).sum(dim=1).clamp_min(1)
+        requests_W = torch.arange(len(slots_W), device=sampled_n.device)
+        last_W = requests_W * each + num_kept_W - 1
         decodes = DraftDecodes(
             tables.block_tables[:, slots_W],
-            batch.positions[last_W],
+            batch.positions[last_W] + first.num_ahead,
             max_seq_len=batch.geometry.max_seq_len,
             block_size=self._block_size,
             numbers_W=numbers_W,
         )
-        return (self._guess(features_TD[last_W], number, decodes),)
+        return (self._guess(features_UD[first.guessing_rows(last_W, requests_W)], number, decodes),)
+
+    def _take_in(self, first: FirstPass, states: LayerStates) -> torch.Tensor:
+        """What the draft model gives ``[U, D]`` behind a step."""
+        features_TD = self._draft.model.features(states.hidden_TD, states.aux)
+        return self._draft.forward(first.input_ids, first.positions, features_TD, first.geometries)
 
     def _guess(self, features_WD: torch.Tensor, number: int, decodes: DraftDecodes) -> torch.Tensor:
         """Drafts ``[W, number]``, the first by `features_WD`; those that a row has no room for mean nothing."""

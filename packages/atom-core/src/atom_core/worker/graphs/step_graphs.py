@@ -33,7 +33,7 @@ class StepGraphs:
     Args:
         inputs: builds the batches.
         run_model, draw, follow: what is captured; nobody drafts without `follow`.
-        shapes: the shapes of the batches. Every row of them samples: rows that need not, into the row for padding.
+        shapes: the shapes of the batches. Every row of them samples: rows that need not, for padding.
         num_drafts: how many are made behind a step for each request at most.
         max_num_samples: tokens that a step with all of these drafts samples at most.
         max_seq_len: the most tokens that a request ever has: graphs hold for every length.
@@ -73,9 +73,9 @@ class StepGraphs:
 
     def capture_next(self) -> bool:
         """Capture the largest shape that is left, since smaller ones fit into its memory; False where none is left."""
-        shape = next((shape for shape in self._shapes.all if shape not in self._models), None)
-        if shape is None:
+        if len(self._models) == len(self._shapes.all):
             return False
+        shape = next(shape for shape in self._shapes.all if shape not in self._models)
         with self._cost.count():
             self._capture_shape(shape)
         if len(self._models) == len(self._shapes.all):

@@ -21,12 +21,10 @@ from atom_core.worker.steps.batch import NO_ROWS
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_kernels.triton.compile_ahead import compile_ahead
 
-# Rows from which on linears and experts have other kernels.
+# Rows from which on linears have other kernels.
 ROWS_TOLD_APART = (1, 16, 32, 64, 128)
 # Tokens of a prompt that attention's kernel for long ones leaves to the plain one.
 SHORT_PROMPT = 64
-# Between it and the largest step experts have other kernels.
-PROMPTS_TOLD_APART = (128, 256, 512, 1024, 2048)
 
 
 def compile_prompts(config: EngineConfig, model: EngineModel) -> None:
@@ -70,15 +68,14 @@ class EarlyCompilation:
         _compile(self._config, run)
 
     def compile_decodes(self) -> None:
-        """What decodes launch, and experts for longer prompts; at the first call. Requests may be running."""
+        """What decodes launch, and experts for any number of tokens; at the first call. Requests may be running."""
 
         def run() -> None:
             for num_reqs in ROWS_TOLD_APART:
                 if num_reqs <= self._config.scheduler.max_num_seqs:
                     run_step(self._config, self._model, [1] * num_reqs)
-            for length in PROMPTS_TOLD_APART if self._model.has_experts else ():
-                if length <= largest_step(self._config)[0]:
-                    run_step(self._config, self._model, [length])
+            for num_tokens in self._model.sizes_told_apart(largest_step(self._config)[0]):
+                run_step(self._config, self._model, [num_tokens])
             self._draw_for_padding(filters=True)
 
         if not self._has_decodes:

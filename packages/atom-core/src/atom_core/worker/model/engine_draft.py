@@ -19,17 +19,24 @@ class EngineDraft:
 
     Attributes:
         model: what guesses.
-        mixers: by name, each with its `plan`; no name is one of the other model's.
+        mixers: by the name under which the engine keeps their caches, each with its `plan`; no name is one of the
+            other model's.
+        prefix: what these names begin with, before those that the layers have themselves: a whole model may have the
+            same as the other one.
         cached: the mixers over their caches.
     """
 
     model: DraftModel
     mixers: Mapping[str, Any]
+    prefix: str = ""
     cached: CachedMixers = field(default_factory=CachedMixers)
 
     def with_caches(self, kv_caches: Mapping[str, Caches], groups: Sequence[Sequence[str]]) -> EngineDraft:
         """See `EngineModel.with_caches`."""
-        return replace(self, cached=CachedMixers.over(self.mixers, kv_caches, groups))
+        own_caches = {self._own(name): kv_caches[name] for name in self.mixers}
+        own_groups = [[self._own(name) for name in group if name in self.mixers] for group in groups]
+        own_mixers = {self._own(name): mixer for name, mixer in self.mixers.items()}
+        return replace(self, cached=CachedMixers.over(own_mixers, own_caches, own_groups))
 
     def forward(
         self,
@@ -62,3 +69,7 @@ class EngineDraft:
         ids = self.model.compute_logits(features_nD).argmax(dim=-1)
         target_ids = self.model.target_ids
         return ids if target_ids is None else target_ids[ids]
+
+    def _own(self, name: str) -> str:
+        """The name that a layer has itself."""
+        return name.removeprefix(self.prefix)

@@ -41,6 +41,7 @@ class EngineModel:
         mixers: by name, each with its `plan`.
         num_idle_weights: weights of the experts that a token does not choose.
         draft: a draft model that runs behind it; None without.
+        sizes_told_apart: numbers of tokens, up to that given, for which its experts have different kernels.
         cached: the mixers over their caches.
         num_groups: how many groups its layers form.
     """
@@ -50,6 +51,7 @@ class EngineModel:
     mixers: Mapping[str, Any]
     num_idle_weights: int = 0
     draft: EngineDraft | None = None
+    sizes_told_apart: Callable[[int], Sequence[int]] = lambda most_tokens: ()
     cached: CachedMixers = field(default_factory=CachedMixers)
     num_groups: int = 0
 
@@ -63,11 +65,6 @@ class EngineModel:
         draft = None if self.draft is None else self.draft.with_caches(kv_caches, groups)
         cached = CachedMixers.over(self.mixers, kv_caches, groups)
         return replace(self, draft=draft, cached=cached, num_groups=len(groups))
-
-    @property
-    def has_experts(self) -> bool:
-        """Each token chooses among experts."""
-        return self.num_idle_weights > 0
 
     def why_not_capturable(self) -> str | None:
         """Why attention cannot be captured in a graph; None if it can."""

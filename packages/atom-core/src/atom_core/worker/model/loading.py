@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from atom_models import (
     mixer_layers,
     num_idle_weights,
     open_checkpoint,
+    sizes_told_apart,
 )
 from atom_models.model import stored_quantization
 
@@ -40,6 +42,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
         model_impl=config.model.model_impl,
+        num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
     )
     speculation = config.speculation
     draft: EngineDraft | None = None
@@ -56,5 +59,11 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         load_draft(draft, checkpoint, speculation, dummy=dummy, device=config.device, progress=progress)
     model.eval()
     compute_logits: Any = model.compute_logits
-    idle = num_idle_weights(model)
-    return EngineModel(compile_model(model, config, ranks.rank), compute_logits, mixer_layers(model), idle, draft)
+    return EngineModel(
+        compile_model(model, config, ranks.rank),
+        compute_logits,
+        mixer_layers(model),
+        num_idle_weights(model),
+        draft,
+        sizes_told_apart=partial(sizes_told_apart, model),
+    )

@@ -22,7 +22,7 @@ class DeviceTables:
 
     Attributes:
         words: int32, all tables.
-        padding_slot: the row that padding reads and writes.
+        padding_slot: the row that padding reads; no request has it.
         history: int32 ``[num_rows, max_tokens]``.
         block_tables: int32 ``[num_groups, num_rows, max_blocks]``.
         sampling: parameters ``[num_rows]``.

@@ -19,9 +19,11 @@ class HostTables:
         history: int32 ``[max_num_seqs, max_model_len + 1]``.
         block_tables: int32 ``[num_groups, max_num_seqs, max_blocks]``.
         sampling: parameters ``[max_num_seqs]``.
+        padding_slot: behind all rows: batches are not padded.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, *, block_size: int, num_groups: int) -> None:
+        self.padding_slot = max_num_seqs
         max_blocks = -(-(max_model_len + 1) // block_size)
         self._tables = {
             **{name: np.zeros(max_num_seqs, NUMPY_DTYPES[dtype]) for name, dtype in SAMPLING_DTYPES.items()},

@@ -26,6 +26,7 @@ class RequestStates:
         num_blocks: int32 ``[num_groups, max_num_seqs]``, of each row's block table.
         num_prompt_tokens: int32 ``[max_num_seqs]``.
         sampling: parameters ``[num_rows]`` of `tables`.
+        padding_slot: what rows have that pad a batch; no request has it.
         filters: bool ``[max_num_seqs]``, whether top-k, top-p or min-p leave tokens out.
         extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
     """
@@ -36,7 +37,7 @@ class RequestStates:
         self.device = device
         self.vocab_size = vocab_size
         self._tables = tables
-        self.history, self.sampling = tables.history, tables.sampling
+        self.history, self.sampling, self.padding_slot = tables.history, tables.sampling, tables.padding_slot
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
         self.filters = np.zeros(max_num_seqs, dtype=np.bool_)

@@ -29,11 +29,13 @@ class RequestTables(Protocol):
         history: int32 ``[num_rows, max_tokens]``, prompt and generated tokens.
         block_tables: int32 ``[num_groups, num_rows, max_blocks]``, as far as a request has blocks.
         sampling: parameters ``[num_rows]``.
+        padding_slot: the row that padding reads; no request has it.
     """
 
     history: torch.Tensor
     block_tables: torch.Tensor
     sampling: SamplingTables
+    padding_slot: int
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:
         """Put `values` into the table `name` from `index` on, along its last dimension, before the next step runs.

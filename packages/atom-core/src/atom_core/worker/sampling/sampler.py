@@ -15,11 +15,11 @@ from atom_core.worker.sampling.logprobs import TokenJudge
 from atom_core.worker.sampling.token_masks import words_of_masks
 from atom_core.worker.steps.batch import ModelInput
 from atom_kernels.sampling import (
+    ACCEPT_DRAWS,
     BAN_TOKENS,
     SAMPLE_SLOTS,
-    VERIFY_DRAFTS,
+    AcceptProblem,
     BanProblem,
-    DraftProblem,
     SlotSamplingProblem,
 )
 from atom_kernels.select import select
@@ -54,7 +54,7 @@ class Sampler:
             for filters in (False, True)
         }
         self._ban_tokens = select(BAN_TOKENS, BanProblem(vocab_size)).prepare()
-        self._verify_drafts = select(VERIFY_DRAFTS, DraftProblem()).prepare()
+        self._accept = select(ACCEPT_DRAWS, AcceptProblem(states.padding_slot, NOT_FINITE)).prepare()
         self.judge = TokenJudge(vocab_size)
 
     def sample_step(
@@ -74,49 +74,32 @@ class Sampler:
             return Sampled(torch.empty(0, dtype=torch.int64), {})
         raw = self._process(step, batch, logits_nV, masks)
         filters = bool(self._states.filters[batch.rows.sampled_slots].any())
-        is_draft_n = _are_drafts(batch.rows.samples_behind, logits_nV.device) if batch.rows.has_guesses else None
-        sampled = self.draw_and_verify(batch, logits_nV, is_draft_n, filters=filters)
+        sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
         logprobs = {
             row: self.judge.judge_token(logits_V, sampled[row : row + 1].clamp_min(0), extras)
             for row, (extras, logits_V) in raw.items()
         }
         return Sampled(sampled, logprobs)
 
-    def draw_and_verify(
-        self, batch: ModelInput, logits_nV: torch.Tensor, is_draft_n: torch.Tensor | None, *, filters: bool
-    ) -> torch.Tensor:
-        """`draw` at each place of `batch` where a token is sampled; ids behind the first other one than a draft are -1.
-
-        Args:
-            is_draft_n: bool, whether a draft stands there; None where none does.
-        """
-        slots_n, positions_n = batch.sample_slots, batch.sample_positions
-        if is_draft_n is None:
-            return self.draw(logits_nV, slots_n, positions_n, filters=filters)
-        # Drawing writes there.
-        drafts_n = torch.where(is_draft_n, self._states.history[slots_n, positions_n].long(), -1)
-        return self._verify_drafts(self.draw(logits_nV, slots_n, positions_n, filters=filters), drafts_n)
-
     def draw(
         self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, *, filters: bool
     ) -> torch.Tensor:
         """Draw a token for each row by the parameters of its slot, and append it there; can be captured on a GPU.
+
+        Rows of one slot are a request's draws at its drafts, which stand in the history, and one behind them.
 
         Args:
             slots_n, positions_n: int64 on the device, rows of the states, and where the tokens will stand.
             filters: a row leaves tokens out by top-k, top-p or min-p.
 
         Returns:
-            int64 ``[n]``; `NOT_FINITE` where a logit is positive infinity or none is finite. NaN counts as negative
-            infinity, which an operator's draw has only where there is nothing else.
+            int64 ``[n]``, as in `Sampled`: `NOT_FINITE` where a logit is positive infinity or none is finite. NaN is
+            taken for negative infinity, which is drawn only where there is nothing else.
         """
         draw = self._draw[filters]
-        ids = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
-        drawn_n = logits_nV.gather(1, ids[:, None]).squeeze(1)
-        ids = torch.where(drawn_n.abs() < torch.inf, ids, NOT_FINITE)
-        # A step that was submitted already reads a token here, whatever it is.
-        self._states.history[slots_n, positions_n] = ids.clamp_min(0).int()
-        return ids
+        ids_n = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
+        self._accept(ids_n, logits_nV, slots_n, positions_n, self._states.history)
+        return ids_n
 
     def _process(
         self,
@@ -147,11 +130,6 @@ class Sampler:
         return raw
 
 
-def _are_drafts(samples_behind: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Whether a draft stands in the place of each sample, bool ``[n]``: only the last of a request has none."""
-    return torch.from_numpy(samples_behind > 0).to(device, non_blocking=True)
-
-
 def report(
     step: SchedulerOutput,
     token_ids: list[int],
@@ -168,21 +146,24 @@ def report(
     """
     requests, first, first_draft = [], 0, sum(scheduled.num_samples for scheduled in step.scheduled)
     for index, scheduled in enumerate(step.scheduled):
-        samples = range(first, first + scheduled.num_samples)
-        accepted = [place for place in samples if token_ids[place] != -1]
+        last = first + scheduled.num_samples
+        accepted = token_ids[first:last]
+        if -1 in accepted:
+            del accepted[accepted.index(-1) :]
         next_drafts: tuple[int, ...] = ()
         if number := scheduled.num_next_drafts:
             next_drafts = tuple(token_ids[first_draft : first_draft + number])
             first_draft += number
+        judged = [logprobs[place] for place in range(first, first + len(accepted))] if first in logprobs else None
         requests.append(
             RequestStepOutput(
                 scheduled.request_id,
-                [token_ids[place] for place in accepted],
-                [logprobs[place] for place in accepted] if accepted and first in logprobs else None,
+                accepted,
+                judged if accepted else None,
                 prompt_logprobs.get(index),
                 embeddings.get(index),
                 next_drafts,
             )
         )
-        first = samples.stop
+        first = last
     return ModelOutput(step.step_id, requests)

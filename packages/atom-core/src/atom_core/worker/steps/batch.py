@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,21 +57,21 @@ class StepRows:
     def num_reqs(self) -> int:
         return len(self.slots)
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         return int(self.query_starts[-1])
 
-    @property
+    @cached_property
     def has_guesses(self) -> bool:
         """Whether drafts are to be verified: requests sample several tokens."""
         return bool(self.samples_behind.any())
 
-    @property
+    @cached_property
     def max_decode_len(self) -> int:
         """Tokens of a decode at most: one, and the drafts that are verified."""
         return max(int(self.num_samples.max()), 1)
 
-    @property
+    @cached_property
     def num_decodes(self) -> int:
         """Leading requests of at most `max_decode_len` tokens."""
         longer = np.flatnonzero(self.lengths > self.max_decode_len)

@@ -77,10 +77,10 @@ class DeviceInputs:
         The batch is padded to the shape of its graph with requests that have nothing cached. In a decode each of them
         has `tokens_each`; otherwise the first has all tokens that are missing, and the others have none. Every request
         of a graph samples: those of padding, and those that sample nothing in this step, draw after the others, and
-        what they draw goes to the row for padding.
+        what they draw is written nowhere.
 
         A decode of fewer tokens than its graph has for each computes those before them again. These write nothing to
-        the cache, and what is sampled after them goes to the row for padding too.
+        the cache, and what is sampled after them is written nowhere.
 
         Returns:
             Where the batch's own tokens stand; None where all are first.

@@ -83,7 +83,7 @@ class DeviceSteps:
             self._inputs,
             # Not a method: graphs that held their holder would keep the model until garbage is collected.
             run_model=partial(_run_whole, model),
-            draw=partial(_draw, sampler, tables.padding_slot),
+            draw=partial(_draw, sampler),
             follow=None if drafter is None else drafter.follow_captured,
             num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
             max_num_samples=config.max_num_samples,
@@ -176,13 +176,6 @@ def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...
     return (logits_nV,) if model.draft is None else (logits_nV, states.hidden_TD, *states.aux)
 
 
-def _draw(
-    sampler: Sampler, padding_slot: int, logits_nV: torch.Tensor, batch: ModelInput, filters: bool
-) -> tuple[torch.Tensor]:
+def _draw(sampler: Sampler, logits_nV: torch.Tensor, batch: ModelInput, filters: bool) -> tuple[torch.Tensor]:
     """Ids ``[n]`` of a batch that has the shape of its graph."""
-    shape, is_draft_n = batch.graph, None
-    if shape is not None and shape.tokens_each > 1:
-        is_draft_n = torch.arange(1, shape.num_tokens + 1, device=logits_nV.device) % shape.tokens_each > 0
-        # What is not a request's own is compared with nothing.
-        is_draft_n &= batch.sample_slots != padding_slot
-    return (sampler.draw_and_verify(batch, logits_nV, is_draft_n, filters=filters),)
+    return (sampler.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters),)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import torch
 
-from atom_core.executor.protocol import PendingOutput
 from atom_core.messages import ModelOutput
+from atom_core.worker.runner import PendingOutput
 
 Report = Callable[[list[int]], ModelOutput]
 """Makes the results of a step out of the token ids of its rows."""

@@ -26,11 +26,18 @@ _E4M3_PAIR = tl.constexpr(
     "and.b32 t, t, 0x80008000; or.b32 $0, s, t; }"
 )
 _E2M1_PAIR = tl.constexpr(
-    tuple(
-        f"{{ .reg .b32 s, t; shl.b32 s, $1, {12 - 4 * plane}; {'shl' if plane < 2 else 'shr'}.b32 t, $1, "
-        f"{abs(6 - 4 * plane)}; and.b32 s, s, 0x80008000; and.b32 t, t, 0x01C001C0; or.b32 $0, s, t; }}"
-        for plane in range(4)
+    (
+        "and.b32 $0, $1, 0x81C081C0;",
+        "{ .reg .b32 t; shl.b32 t, $1, 3; and.b32 $0, t, 0x81C081C0; }",
+        "{ .reg .b32 t; shl.b32 t, $1, 6; and.b32 $0, t, 0x81C081C0; }",
+        "{ .reg .b32 s, t; shl.b32 t, $1, 1; and.b32 s, t, 0x80008000; shr.b32 t, $1, 5; and.b32 t, t, 0x01000100; "
+        "or.b32 s, s, t; shr.b32 t, $1, 4; and.b32 t, t, 0x00C000C0; or.b32 $0, s, t; }",
     )
+)
+# A byte is its last seven bits, less 128 where its first is set: both added to 128, which is 0x4300.
+_INT8_PAIR = tl.constexpr(
+    "{ .reg .b32 s, t; cvt.u32.u16 t, $1; prmt.b32 t, t, 0, 0x4140; and.b32 s, t, 0x007F007F; or.b32 s, s, 0x43004300; "
+    "and.b32 t, t, 0x00800080; or.b32 t, t, 0x43004300; sub.bf16x2 $0, s, t; }"
 )
 # The exponents of scales take up the 126 that those of e2m1 lack, less what sums are multiplied by.
 POWER_PLACE = tl.constexpr(126 - E2M1_SUM_EXPONENT)
@@ -100,9 +107,15 @@ def prefetch_codes(
 
 
 @triton.jit
-def codes_of(codes_ptr, rows, first, K: tl.constexpr, IS_PLANAR: tl.constexpr, EVEN: tl.constexpr, LANES: tl.constexpr):
-    """Codes [rows, lanes] of the inputs from `first` on: bytes, or words of four. Past the end x is zero."""
-    lane = tl.arange(0, LANES)[None, :]
+def codes_of(
+    codes_ptr, rows, first, K: tl.constexpr, IS_PLANAR: tl.constexpr, EVEN: tl.constexpr, LANES: tl.constexpr,
+    FROM: tl.constexpr = 0,
+):  # fmt: skip
+    """Codes [rows, lanes] of the inputs from `first` on: bytes, or words of four. Past the end x is zero.
+
+    Words are those of a whole tile, or of its planes' lanes from `FROM` on.
+    """
+    lane = FROM + tl.arange(0, LANES)[None, :]
     if IS_PLANAR:
         words: tl.constexpr = (K + TILE - 1) // TILE * PLANE
         # Programs of split inputs may begin past the end.
@@ -125,9 +138,13 @@ def decode(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: tl.constex
         bits = ((codes.to(tl.int32) >> (4 * plane)) & 15) | 0x4B000000
         return bits.to(tl.float32, bitcast=True) - (8388608.0 if FROM_ZERO else 8388616.0)
     elif KIND == "e2m1":
-        sign = (codes.to(tl.int32) << (28 - 4 * plane)) & -2147483648
-        rest = (codes.to(tl.int32) << (22 - 4 * plane)) & 0x01C00000
-        return (sign | rest).to(tl.float32, bitcast=True) * _E2M1_BIAS
+        # At their places in a bfloat16, the upper half of a float32.
+        words = codes.to(tl.int32)
+        if plane < 3:
+            bits = (words << (16 + 3 * plane)) & -2118123520  # 0x81C00000
+        else:
+            bits = ((words << 17) & -2147483648) | ((words << 11) & 0x01000000) | ((words << 12) & 0x00C00000)
+        return bits.to(tl.float32, bitcast=True) * _E2M1_BIAS
     else:
         return codes.to(tl.float32)
 
@@ -146,6 +163,8 @@ def decode_in_pairs(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: t
             _E4M3_PAIR, "=r,h", [codes.to(tl.uint8, bitcast=True)], dtype=tl.bfloat16, is_pure=True, pack=2
         )
         return number * _E4M3_BIAS
+    elif codes.dtype == tl.int8:
+        return tl.inline_asm_elementwise(_INT8_PAIR, "=r,h", [codes], dtype=tl.bfloat16, is_pure=True, pack=2)
     else:
         return codes.to(tl.bfloat16)
 
@@ -170,12 +189,34 @@ def float_of_power(byte):
     return bits.to(tl.float32, bitcast=True)
 
 
+@triton.constexpr_function
+def has_pairs(scale_ptr):
+    """Whether words hold a scale and a zero point (int32) or a minimum (uint32), where codes are integers."""
+    return scale_ptr.dtype.element_ty in (tl.int32, tl.uint32)
+
+
+@triton.constexpr_function
+def has_offset(scale_ptr, minimum_ptr, kind):
+    """Whether codes count from 0, and groups have a minimum or a zero point."""
+    return minimum_ptr is not None or (kind == "int4" and has_pairs(scale_ptr))
+
+
 @triton.jit
-def scale_of(scale_ptr, minimum_ptr, rows, group, K: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr):
-    """float32 of the group of each row, and its minimum: zero where there is none."""
+def scale_of(
+    scale_ptr, minimum_ptr, rows, group, K: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
+):  # fmt: skip
+    """float32 of the group of each row, and its minimum: zero where there is none. Those of int4 may share a word."""
     groups: tl.constexpr = (K + GROUP - 1) // GROUP
     at = rows // GROUP_ROWS * groups + group
-    if scale_ptr.dtype.element_ty == tl.int32:
+    if KIND == "int4" and has_pairs(scale_ptr):
+        pair = tl.load(scale_ptr + at).to(tl.uint32, bitcast=True)
+        scale = (pair & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+        second = (pair >> 16).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+        if scale_ptr.dtype.element_ty == tl.int32:
+            second = -second * scale
+        return scale, second
+    elif scale_ptr.dtype.element_ty == tl.int32:
         powers = powers_of_tile(scale_ptr, rows, group * PLANE, K)
         scale = float_of_power((powers >> group % 4 * 8) & 255)
     else:

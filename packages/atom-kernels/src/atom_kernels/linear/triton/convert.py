@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.linear.triton.codes import PLANE, TILE, codes_of, decode, scale_of
+from atom_kernels.linear.triton.codes import PLANE, TILE, codes_of, decode, has_offset, scale_of
 from atom_kernels.triton.support import wait_for_inputs
 
 # Rows of the weight that a program makes plain.
@@ -14,10 +14,13 @@ NUM_ROWS = tl.constexpr(32)
 
 @triton.jit
 def round_rows_kernel(
-    x_ptr, norm_weight_ptr, out_ptr, scale_ptr, x_stride, eps, norm_offset, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    x_ptr, norm_weight_ptr, out_ptr, scale_ptr, x_stride, scale_stride, group_stride, eps, norm_offset,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Each row, normed first where there is a norm, as ``float8_e4m3fn * scale``; a program holds one in registers."""
+    """Each row, normed first where there is a norm, as ``float8_e4m3fn * scale`` with a scale for each GROUP of it.
+
+    A program holds a row in registers. BLOCK and GROUP are powers of two.
+    """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -27,11 +30,14 @@ def round_rows_kernel(
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     if norm_weight_ptr is not None:
         x = x * weight / tl.sqrt(tl.sum(x * x, axis=0) / SIZE + eps)
-    largest = tl.max(tl.abs(x), axis=0)
+    num_groups: tl.constexpr = (SIZE + GROUP - 1) // GROUP
+    groups = tl.arange(0, BLOCK // GROUP)
+    x = tl.reshape(x, (BLOCK // GROUP, GROUP))
+    largest = tl.max(tl.abs(x), axis=1)
     scale = tl.where(largest > 0.0, largest / 448.0, 1.0)
-    rounded = tl.clamp(x / scale, -448.0, 448.0)
+    rounded = tl.reshape(tl.clamp(x / scale[:, None], -448.0, 448.0), (BLOCK,))
     tl.store(out_ptr + row * SIZE + columns, rounded.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(scale_ptr + row, scale)
+    tl.store(scale_ptr + row * scale_stride + groups * group_stride, scale, mask=groups < num_groups)
 
 
 @triton.jit
@@ -52,10 +58,10 @@ def make_plain_kernel(
         at = first + plane * PLANE
         columns = at + tl.arange(0, PLANE)
         codes = words if is_planar else codes_of(codes_ptr, rows, at, K, False, False, PLANE)
-        weight = decode(codes, plane, KIND, minimum_ptr is not None)
-        group = tl.minimum(at, K - 1) // GROUP
-        scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, GROUP, GROUP_ROWS)
-        weight = weight * scale[:, None] + minimum[:, None]
+        weight = decode(codes, plane, KIND, has_offset(scale_ptr, minimum_ptr, KIND))
+        group = tl.minimum(columns, K - 1)[None, :] // GROUP if GROUP < PLANE else tl.minimum(at, K - 1) // GROUP
+        scale, minimum = scale_of(scale_ptr, minimum_ptr, rows[:, None], group, K, KIND, GROUP, GROUP_ROWS)
+        weight = weight * scale + minimum
         inside = inside_rows[:, None] & (columns < K)[None, :]
         tl.store(
             out_ptr + rows[:, None].to(tl.int64) * K + columns[None, :],

@@ -19,6 +19,8 @@ from atom_kernels.linear.triton.codes import (
     decode,
     decode_in_pairs,
     decode_in_place,
+    float_of_power,
+    has_offset,
     powers_of_tile,
     scale_of,
     scaled_e2m1,
@@ -39,28 +41,36 @@ def packed_products_of_one_row(
     [chunks, rows, lanes]: changing between shapes would go through shared memory.
     """
     is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
-    has_minimum: tl.constexpr = minimum_ptr is not None
+    has_minimum: tl.constexpr = has_offset(scale_ptr, minimum_ptr, KIND)
     lanes: tl.constexpr = 8
     planes: tl.constexpr = 4 if is_planar else 1
     chunks: tl.constexpr = BLOCK_K // (lanes * planes)
+    by_powers: tl.constexpr = KIND == "e2m1" and scale_ptr.dtype.element_ty == tl.int32
     # Groups of whole tiles keep their scale for all planes.
     scales_planes: tl.constexpr = is_planar and GROUP < TILE
-    sums = tl.zeros([chunks, BLOCK_N, lanes], tl.float32)
-    up_sums = tl.zeros([chunks if GATED else 1, BLOCK_N, lanes if GATED else 1], tl.float32)
+    sums = tl.zeros([chunks, BLOCK_N], tl.float32)
+    up_sums = tl.zeros([chunks if GATED else 1, BLOCK_N], tl.float32)
     squares = tl.zeros([chunks, 1, lanes], tl.float32)
     chunk = tl.arange(0, chunks)[:, None, None]
+    of_chunk = tl.arange(0, chunks)[:, None]
     lane = tl.arange(0, lanes)[None, None, :]
-    rows, up_rows = rows[None, :, None], up_rows[None, :, None]
+    codes_rows, up_codes_rows = rows[None, :, None], up_rows[None, :, None]
+    rows, up_rows = rows[None, :], up_rows[None, :]
     for step in tl.range(STEPS, num_stages=STAGES):
         first = begin + step * BLOCK_K
+        first_inputs = first + (of_chunk // 4 * TILE + of_chunk % 4 * lanes if is_planar else of_chunk * lanes)
         # The planes of a chunk lie `PLANE` inputs apart.
         start = first + (chunk // 4 * TILE + chunk % 4 * lanes if is_planar else chunk * lanes)
         place = first // planes + chunk * lanes + lane
-        codes = chunks_of(codes_ptr, rows, place, K, is_planar, EVEN)
+        codes = chunks_of(codes_ptr, codes_rows, place, K, is_planar, EVEN)
+        if by_powers:
+            powers = powers_of_tile(scale_ptr, rows, first_inputs, K)
         product = tl.zeros([chunks, BLOCK_N, lanes], tl.float32)
         total = tl.zeros([chunks, 1, lanes], tl.float32)
         if GATED:
-            up_codes = chunks_of(codes_ptr, up_rows, place, K, is_planar, EVEN)
+            up_codes = chunks_of(codes_ptr, up_codes_rows, place, K, is_planar, EVEN)
+            if by_powers:
+                up_powers = powers_of_tile(scale_ptr, up_rows, first_inputs, K)
             up_product = tl.zeros([chunks, BLOCK_N, lanes], tl.float32)
         for plane in tl.static_range(planes):
             # The compiler does not see that lanes are neighbors.
@@ -70,27 +80,45 @@ def packed_products_of_one_row(
                 squares += x * x
                 norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32)
                 x = x * (norm + norm_offset)
-            if scales_planes:
-                group = tl.minimum(start + plane * PLANE, K - 1) // GROUP
-                number = decode(codes, plane, KIND, has_minimum)
-                sums += _scaled(number, 1.0, scale_ptr, minimum_ptr, rows, group, K, GROUP, GROUP_ROWS) * x
+            if by_powers:
+                # Lanes are those of one thread.
+                power = float_of_power((powers >> (8 * plane)) & 255)
+                sums += tl.sum(decode(codes, plane, KIND, False) * x, axis=2) * power
                 if GATED:
-                    number = decode(up_codes, plane, KIND, has_minimum)
-                    sums_of = _scaled(number, 1.0, scale_ptr, minimum_ptr, up_rows, group, K, GROUP, GROUP_ROWS)
-                    up_sums += sums_of * x
+                    power = float_of_power((up_powers >> (8 * plane)) & 255)
+                    up_sums += tl.sum(decode(up_codes, plane, KIND, False) * x, axis=2) * power
+            elif scales_planes:
+                group = tl.minimum(first_inputs + plane * PLANE, K - 1) // GROUP
+                total_of_plane = tl.sum(x, axis=2) if has_minimum else 0.0
+                product = tl.sum(decode(codes, plane, KIND, has_minimum) * x, axis=2)
+                sums += _scaled(
+                    product, total_of_plane, scale_ptr, minimum_ptr, rows, group, K, KIND, GROUP, GROUP_ROWS
+                )
+                if GATED:
+                    product = tl.sum(decode(up_codes, plane, KIND, has_minimum) * x, axis=2)
+                    up_sums += _scaled(
+                        product, total_of_plane, scale_ptr, minimum_ptr, up_rows, group, K, KIND, GROUP, GROUP_ROWS
+                    )
             else:
                 total += x
                 x = _for_codes_in_place(x, plane, KIND)
                 product += decode_in_place(codes, plane, KIND, has_minimum, PRECISION) * x
                 if GATED:
                     up_product += decode_in_place(up_codes, plane, KIND, has_minimum, PRECISION) * x
-        if not scales_planes:
-            group = tl.minimum(start, K - 1) // GROUP
-            sums += _scaled(product, total, scale_ptr, minimum_ptr, rows, group, K, GROUP, GROUP_ROWS)
+        if not by_powers and not scales_planes:
+            group = tl.minimum(first_inputs, K - 1) // GROUP
+            all_inputs = tl.sum(total, axis=2) if has_minimum else 0.0
+            product_of_rows = tl.sum(product, axis=2)
+            sums += _scaled(
+                product_of_rows, all_inputs, scale_ptr, minimum_ptr, rows, group, K, KIND, GROUP, GROUP_ROWS
+            )
             if GATED:
-                up_sums += _scaled(up_product, total, scale_ptr, minimum_ptr, up_rows, group, K, GROUP, GROUP_ROWS)
-    gate = tl.sum(tl.sum(sums, axis=2), axis=0)[:, None]
-    up = tl.sum(tl.sum(up_sums, axis=2), axis=0)[:, None]
+                product_of_rows = tl.sum(up_product, axis=2)
+                up_sums += _scaled(
+                    product_of_rows, all_inputs, scale_ptr, minimum_ptr, up_rows, group, K, KIND, GROUP, GROUP_ROWS
+                )
+    gate = tl.sum(sums, axis=0)[:, None]
+    up = tl.sum(up_sums, axis=0)[:, None]
     return gate, up, tl.sum(tl.sum(squares, axis=2), axis=0)
 
 
@@ -104,11 +132,20 @@ def _for_codes_in_place(x, plane: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def _scaled(
-    product, total, scale_ptr, minimum_ptr, rows, group, K: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr
+    product,
+    total,
+    scale_ptr,
+    minimum_ptr,
+    rows,
+    group,
+    K: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
 ):
     """``product * scale + minimum * total`` with the numbers of the groups."""
-    scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, GROUP, GROUP_ROWS)
-    if minimum_ptr is not None:
+    scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, KIND, GROUP, GROUP_ROWS)
+    if has_offset(scale_ptr, minimum_ptr, KIND):
         return product * scale + minimum * total
     else:
         return product * scale
@@ -120,26 +157,30 @@ def packed_products(
     num_tokens, x_stride, begin,
     K: tl.constexpr, GATED: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     PRECISION: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, MAKES_WEIGHTS: tl.constexpr = False,
 ):  # fmt: skip
     """Products [BLOCK_N, BLOCK_M] with the rows of gates and ups, and the sums of squares [BLOCK_M].
 
-    Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has; it is not gated then.
+    Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has.
     """
     is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
-    has_minimum: tl.constexpr = minimum_ptr is not None
-    lanes: tl.constexpr = PLANE if is_planar else BLOCK_K
-    planes: tl.constexpr = BLOCK_K // lanes
+    has_minimum: tl.constexpr = has_offset(scale_ptr, minimum_ptr, KIND)
+    # Inputs that are multiplied at once: a plane, or as many of it as share a scale; of bytes the whole step.
+    lanes: tl.constexpr = min(PLANE, GROUP) if is_planar else BLOCK_K
+    cuts: tl.constexpr = PLANE // lanes if is_planar else 1
+    planes: tl.constexpr = BLOCK_K // (lanes * cuts)
     # Float16 holds too few powers of two.
-    scales_codes: tl.constexpr = scale_ptr.dtype.element_ty == tl.int32 and x_ptr.dtype.element_ty != tl.float16
-    # Groups of whole steps are scaled once; others plane by plane.
-    scales_planes: tl.constexpr = GROUP < BLOCK_K
+    scales_codes: tl.constexpr = (
+        KIND == "e2m1" and scale_ptr.dtype.element_ty == tl.int32 and x_ptr.dtype.element_ty != tl.float16
+    )
+    # Groups of whole steps are scaled once; others part by part.
+    scales_parts: tl.constexpr = GROUP < BLOCK_K
+    groups: tl.constexpr = (K + GROUP - 1) // GROUP
     sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up_sums = tl.zeros([BLOCK_N, BLOCK_M if GATED else 1], tl.float32)
     squares = tl.zeros([lanes, BLOCK_M], tl.float32)
     for step in range(STEPS):
         first = begin + step * BLOCK_K
-        codes = codes_of(codes_ptr, rows, first, K, is_planar, EVEN, lanes)
         if scales_codes:
             powers = powers_of_tile(scale_ptr, rows, first, K)
             if GATED:
@@ -147,47 +188,92 @@ def packed_products(
         product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         if GATED:
-            up_codes = codes_of(codes_ptr, up_rows, first, K, is_planar, EVEN, lanes)
             up_product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        for plane in tl.static_range(planes):
-            columns = first + plane * lanes + tl.arange(0, lanes)
-            inside = (columns < K)[:, None] & (tokens < num_tokens)[None, :]
-            x = tl.load(x_ptr + tokens[None, :] * x_stride + columns[:, None], mask=inside, other=0.0)
-            if norm_weight_ptr is not None:
-                wide = x.to(tl.float32)
-                squares += wide * wide
-                norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32) + norm_offset
-                x = (wide * norm[:, None]).to(x.dtype)
-            if scales_codes:
-                sums = _scaled_dot(codes, powers, plane, x, sums, PRECISION)
-                if GATED:
-                    up_sums = _scaled_dot(up_codes, up_powers, plane, x, up_sums, PRECISION)
-            else:
-                product = _dot(codes, plane, x, product, KIND, has_minimum, PRECISION)
-                if GATED:
-                    up_product = _dot(up_codes, plane, x, up_product, KIND, has_minimum, PRECISION)
-            if has_minimum:
-                total += tl.sum(x.to(tl.float32), axis=0)
-            if not scales_codes and (scales_planes or plane == planes - 1):
-                group = tl.minimum(first + plane * lanes, K - 1) // GROUP
-                if x_scale_ptr is not None:
-                    groups: tl.constexpr = (K + GROUP - 1) // GROUP
-                    at = x_scale_ptr + tokens * groups + group
-                    product *= tl.load(at, mask=tokens < num_tokens, other=0.0)[None, :]
-                sums += _scaled(
-                    product, total[None, :], scale_ptr, minimum_ptr, rows[:, None], group, K, GROUP, GROUP_ROWS
-                )
-                product = tl.zeros_like(product)
-                if GATED:
-                    up_sums += _scaled(
-                        up_product, total[None, :], scale_ptr, minimum_ptr, up_rows[:, None], group, K, GROUP,
-                        GROUP_ROWS,
-                    )  # fmt: skip
-                    up_product = tl.zeros_like(up_product)
-                total = tl.zeros_like(total)
+        for cut in tl.static_range(cuts):
+            codes = codes_of(codes_ptr, rows, first, K, is_planar, EVEN, lanes, cut * lanes)
+            if GATED:
+                up_codes = codes_of(codes_ptr, up_rows, first, K, is_planar, EVEN, lanes, cut * lanes)
+            for plane in tl.static_range(planes):
+                start = first + plane * PLANE + cut * lanes
+                columns = start + tl.arange(0, lanes)
+                inside = (columns < K)[:, None] & (tokens < num_tokens)[None, :]
+                x = tl.load(x_ptr + tokens[None, :] * x_stride + columns[:, None], mask=inside, other=0.0)
+                if norm_weight_ptr is not None:
+                    wide = x.to(tl.float32)
+                    squares += wide * wide
+                    norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32) + norm_offset
+                    x = (wide * norm[:, None]).to(x.dtype)
+                if scales_codes:
+                    sums = _scaled_dot(codes, powers, plane, x, sums, PRECISION)
+                    if GATED:
+                        up_sums = _scaled_dot(up_codes, up_powers, plane, x, up_sums, PRECISION)
+                elif MAKES_WEIGHTS:
+                    if scales_parts or (cut == 0 and plane == 0):
+                        group = tl.minimum(start, K - 1) // GROUP
+                        scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, KIND, GROUP, GROUP_ROWS)
+                        if GATED:
+                            up_scale, up_minimum = scale_of(
+                                scale_ptr, minimum_ptr, up_rows, group, K, KIND, GROUP, GROUP_ROWS
+                            )
+                    weight = _weights(codes, plane, scale, minimum, x, KIND, has_minimum, PRECISION)
+                    sums = tl.dot(weight, x.to(weight.dtype), sums, input_precision="ieee")
+                    if GATED:
+                        weight = _weights(up_codes, plane, up_scale, up_minimum, x, KIND, has_minimum, PRECISION)
+                        up_sums = tl.dot(weight, x.to(weight.dtype), up_sums, input_precision="ieee")
+                else:
+                    product = _dot(codes, plane, x, product, KIND, has_minimum, PRECISION)
+                    if GATED:
+                        up_product = _dot(up_codes, plane, x, up_product, KIND, has_minimum, PRECISION)
+                    if has_minimum:
+                        total += tl.sum(x.to(tl.float32), axis=0)
+                    if scales_parts or (cut == cuts - 1 and plane == planes - 1):
+                        group = tl.minimum(start, K - 1) // GROUP
+                        if x_scale_ptr is not None:
+                            at = x_scale_ptr + tokens * groups + group
+                            x_scale = tl.load(at, mask=tokens < num_tokens, other=0.0)[None, :]
+                            product *= x_scale
+                            if GATED:
+                                up_product *= x_scale
+                        sums += _scaled(
+                            product,
+                            total[None, :],
+                            scale_ptr,
+                            minimum_ptr,
+                            rows[:, None],
+                            group,
+                            K,
+                            KIND,
+                            GROUP,
+                            GROUP_ROWS,
+                        )
+                        product = tl.zeros_like(product)
+                        if GATED:
+                            up_sums += _scaled(
+                                up_product, total[None, :], scale_ptr, minimum_ptr, up_rows[:, None], group, K, KIND,
+                                GROUP, GROUP_ROWS,
+                            )  # fmt: skip
+                            up_product = tl.zeros_like(up_product)
+                        total = tl.zeros_like(total)
     if scales_codes and PRECISION == "pairs":
         sums, up_sums = sums * SUM_SCALE, up_sums * SUM_SCALE
     return sums, up_sums, tl.sum(squares, axis=0)
+
+
+@triton.jit
+def _weights(
+    codes, plane: tl.constexpr, scale, minimum, x, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The weights of a plane, rounded once to the dtype in which they are multiplied."""
+    if PRECISION == "pairs":
+        weight = decode_in_pairs(codes, plane, KIND, FROM_ZERO).to(tl.float32) * scale[:, None]
+    else:
+        weight = decode(codes, plane, KIND, FROM_ZERO) * scale[:, None]
+    if FROM_ZERO:
+        weight += minimum[:, None]
+    if PRECISION == "pairs":
+        return weight.to(tl.bfloat16)
+    else:
+        return weight if PRECISION == "ieee" else weight.to(x.dtype)
 
 
 @triton.jit

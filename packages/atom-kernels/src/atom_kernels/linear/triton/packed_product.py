@@ -1,36 +1,47 @@
 """Products of many rows with packed weights on a GPU.
 
-Weights of fp8 whose problem lets rows be rounded are multiplied as fp8; others are made plain for each call, which
-pays where a product takes longer than writing its weight.
+Weights of fp8 whose problem lets rows be rounded are multiplied as fp8 by cuBLAS. Others are decoded inside a product
+of ours, up to some rows; for more they are made plain for each call, some rows of the weight at a time, so that what is
+made plain stays in the L2 cache until it is multiplied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from atom_kernels.formats import Codes, Float8
-from atom_kernels.linear.contract import LinearProblem
+from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+from atom_kernels.linear.triton.config_choice import many_rows_configs
 from atom_kernels.linear.triton.packed_weights import packing_of, why_not_packed
+from atom_kernels.linear.triton.rounded_rows import may_round, multiplies_fp8, rounded_rows
+from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.triton.launch import launch
 
-# What the products of cuBLAS want of both sizes.
-_MULTIPLE = 16
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+# What the products of cuBLAS want of both sizes; rows of x by tiles are a multiple of four.
+_MULTIPLE, _ROWS_MULTIPLE = 16, 4
+_TILES = Float8(128, 128)
+# Bytes of a weight that are made plain at a time: with rows and results they fit into the L2 cache of an H100.
+_PLAIN_BYTES = 32 << 20
+# Rows of the weight that are made plain at a time are a multiple of the tiles of products.
+_PLAIN_ROWS = 256
 
 
-def packed_linear(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def packed_linear(problem: LinearProblem, packed: Any) -> Product:
     """The linear of a problem with weights in `PACKED_LAYOUT`."""
-    if _is_fp8_product(problem):
-        return _bind_fp8(problem, packed)
-    return _bind_made_plain(problem, packed)
-
-
-def multiplies_fp8(platform: Platform) -> bool:
-    """Whether a GPU computes with fp8: NVIDIA's from sm_89 on."""
-    return platform.vendor == "nvidia" and int(platform.arch.removeprefix("sm_")) >= 89
+    if _is_for_cublas(problem):
+        if problem.weight_format == Float8():
+            return _bind_fp8(problem, packed)
+        if problem.weight_format == _TILES and _has_products_of_tiles(problem, packed):
+            return _bind_fp8_tiles(problem, packed)
+    return _bind_decoded(problem, packed)
 
 
 def why_not_read(problem: LinearProblem, platform: Platform) -> str | None:
@@ -42,12 +53,9 @@ def why_not_read(problem: LinearProblem, platform: Platform) -> str | None:
     return None
 
 
-def _is_fp8_product(problem: LinearProblem) -> bool:
-    if problem.weight_format != Float8() or problem.input_format != Float8() or problem.dtype is not torch.bfloat16:
-        return False
-    if problem.in_features % _MULTIPLE or problem.weight_rows % _MULTIPLE:
-        return False
-    return multiplies_fp8(detect_platform())
+def _is_for_cublas(problem: LinearProblem) -> bool:
+    is_multiple = problem.in_features % _MULTIPLE == 0 and problem.weight_rows % _MULTIPLE == 0
+    return is_multiple and may_round(problem, detect_platform())
 
 
 def _bind_fp8(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -62,35 +70,87 @@ def _bind_fp8(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], t
     return run
 
 
-def rounded_rows(
-    x: torch.Tensor, norm_weight: torch.Tensor | None = None, eps: float = 0.0, norm_offset: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[T, K]``, normed first where there is a norm -> its rows as `Float8`: e4m3 [T, K] and float32 scales [T, 1]."""
-    from atom_kernels.linear.triton.convert import round_rows_kernel
-    from atom_kernels.powers_of_two import power_of_two
-    from atom_kernels.triton.support import dependent_launch
-
-    if x.stride(1) != 1:
-        x = x.contiguous()
-    num_rows, size = x.shape
-    codes = torch.empty(num_rows, size, dtype=torch.float8_e4m3fn, device=x.device)
-    scale = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
-    block = power_of_two(size)
-    if num_rows:
-        launch(
-            round_rows_kernel, (num_rows,), x, norm_weight, codes, scale, x.stride(0), eps, norm_offset,
-            SIZE=size, BLOCK=block, num_warps=min(max(block // 512, 1), 16), **dependent_launch(),
-        )  # fmt: skip
-    return codes, scale
-
-
-def _bind_made_plain(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    bias, function = packed["bias"], torch.nn.functional.linear
+def _bind_fp8_tiles(problem: LinearProblem, packed: Any) -> Product:
+    """Rows with a scale for each 128 inputs, and the weight for each 128 x 128."""
+    codes, bias, dtype = packed["codes"].t(), packed["bias"], problem.dtype
+    # cuBLAS reads rows of scales that are a multiple of four.
+    groups = packed["scale"].shape[1]
+    scale = pad(packed["scale"], (0, -groups % 4))[:, :groups].t()
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return function(x, made_plain(problem, packed), bias)
+        rows, row_scale = rounded_rows(x, group=_TILES.columns, multiple=_ROWS_MULTIPLE)
+        product = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
+        out = product(rows, codes, row_scale, scale, out_dtype=dtype)[: x.shape[0]]
+        return out if bias is None else out + bias
 
     return run
+
+
+def _has_products_of_tiles(problem: LinearProblem, packed: Any) -> bool:
+    """Whether torch multiplies tiles here: from CUDA 12.9 on, on Hopper, and whole ones."""
+    if problem.in_features % 128 or problem.weight_rows % 128 or not packed["codes"].is_cuda:
+        return False
+    x = torch.zeros(1, problem.in_features, dtype=problem.dtype, device=packed["codes"].device)
+    try:
+        _bind_fp8_tiles(problem, packed)(x)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _bind_decoded(problem: LinearProblem, packed: Any) -> Product:
+    """Decoded inside the product up to some rows, and made plain for more."""
+    alone = FusedLinearProblem(
+        problem.in_features, problem.weight_rows, problem.dtype, problem.bias, problem.out_dtype,
+        problem.weight_format, problem.input_format,
+    )  # fmt: skip
+    configs = many_rows_configs(alone, detect_platform())
+    inside = {rows: SkinnyLinear(alone, packed, config, rows) for rows, config in configs.items()}
+    plain = _bind_made_plain(problem, packed)
+    most = max(inside, default=0)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        num_rows = x.shape[0]
+        if num_rows > most:
+            return plain(x)
+        product = inside[next(limit for limit in inside if num_rows <= limit)]
+        return product(x)
+
+    return run
+
+
+def _bind_made_plain(problem: LinearProblem, packed: Any) -> Product:
+    """The weight some rows at a time, each piece multiplied before the next one takes its place in the cache."""
+    pieces = _pieces(problem, packed)
+    bias = packed["bias"]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if len(pieces) == 1:
+            return torch.nn.functional.linear(x, made_plain(problem, packed), bias).to(problem.result_dtype)
+        out = x.new_empty(x.shape[0], problem.weight_rows)
+        for rows, piece, tensors in pieces:
+            torch.mm(x, made_plain(piece, tensors).t(), out=out[:, rows])
+        return (out if bias is None else out.add_(bias)).to(problem.result_dtype)
+
+    return run
+
+
+def _pieces(problem: LinearProblem, packed: Any) -> list[tuple[slice, LinearProblem, dict[str, Any]]]:
+    """Some rows of the weight each: which, as a problem, and its tensors."""
+    step = _PLAIN_BYTES // (problem.in_features * problem.dtype.itemsize) // _PLAIN_ROWS * _PLAIN_ROWS or _PLAIN_ROWS
+    group_rows = packing_of(problem.held, problem.in_features).group_rows
+    pieces = []
+    for first in range(0, problem.weight_rows, step):
+        last = min(first + step, problem.weight_rows)
+        scales = slice(first // group_rows, -(-last // group_rows))
+        tensors = {name: _rows(packed[name], scales) for name in ("scale", "minimum")}
+        tensors["codes"] = packed["codes"][first:last]
+        pieces.append((slice(first, last), replace(problem, out_features=last - first), tensors))
+    return pieces
+
+
+def _rows(tensor: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
+    return None if tensor is None else tensor[rows]
 
 
 def made_plain(problem: LinearProblem, packed: Any) -> torch.Tensor:

@@ -76,8 +76,8 @@ def why_not_packed(problem: LinearProblem) -> str | None:
         return f"does not read {weight_format.name}"
     packing = packing_of(weight_format, problem.in_features)
     group = packing.group
-    if packing.is_planar and group not in (PLANE, 2 * PLANE) and group % TILE:
-        return f"reads groups of {PLANE}, {2 * PLANE} or multiples of {TILE} inputs, not {group}"
+    if packing.is_planar and group not in (PLANE // 2, PLANE, 2 * PLANE) and group % TILE:
+        return f"reads groups of {PLANE // 2}, {PLANE}, {2 * PLANE} or multiples of {TILE} inputs, not {group}"
     if _scales_are_powers(weight_format) and (weight_format.codes is not Codes.E2M1 or group != PLANE):
         return f"reads exponents of two as scales of {PLANE} codes of e2m1 alone"
     if packing.kind == "int8" and "minimum" in weight_format.parts:
@@ -94,26 +94,62 @@ def pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> 
     scale = words_of_powers(parts["scale"]) if _scales_are_powers(problem.held) else problem.held.scales(parts)
     if zero_point is not None:
         minimum = -zero_point.float() * scale.float()
+    if _are_paired(problem.held):
+        scale, minimum = _paired(scale, zero_point, minimum), None
     return {
-        "codes": planes(codes) if packing.is_planar else codes.contiguous(),
+        "codes": planes(codes, packing.kind) if packing.is_planar else codes.contiguous(),
         "scale": scale.contiguous(),
         "minimum": None if minimum is None else minimum.contiguous(),
         "bias": weights["bias"],
     }
 
 
-def planes(packed: torch.Tensor) -> torch.Tensor:
+def planes(packed: torch.Tensor, kind: str) -> torch.Tensor:
     """``uint8 [N, K / 2]`` of two codes -> ``int16 [N, K / 4]`` of four, a tile of inputs in 32 words.
 
-    The codes of a word lie `PLANE` inputs apart, the first in its low bits, so that one shift gives a plane of 32
-    neighboring inputs. Inputs past the last are zeros.
+    The codes of a word lie `PLANE` inputs apart, so that the same bits of neighboring words are a plane of 32
+    neighboring inputs: those of "int4" four bits each, the first lowest, those of "e2m1" as `e2m1_in_word` has them.
+    Inputs past the last are zeros.
     """
     codes = unpack_nibbles(packed)
     codes = pad(codes, (0, -codes.shape[1] % TILE)).unflatten(1, (-1, TILE // PLANE, PLANE)).to(torch.int32)
-    words = codes[:, :, 0]
-    for plane in range(1, TILE // PLANE):
-        words = words | codes[:, :, plane] << 4 * plane
+    words = torch.zeros_like(codes[:, :, 0])
+    for plane in range(TILE // PLANE):
+        if kind == Codes.E2M1.value:
+            table = torch.tensor([e2m1_in_word(plane, code) for code in range(16)], device=codes.device)
+            words |= table.to(torch.int32)[codes[:, :, plane]]
+        else:
+            words |= codes[:, :, plane] << 4 * plane
     return words.to(torch.int16).flatten(1)
+
+
+def e2m1_in_word(place: int, e2m1: int) -> int:
+    """The bits of a word of 16 that hold an e2m1 as its first to fourth code.
+
+    A code's sign and its other bits lie as far from each other as in a bfloat16, so that one shift takes both to their
+    places: sign and rest of the first are bits 15 and 8 to 6, of the next two those three and six lower. The last takes
+    the bits that are left: 14, 13, and 11 to 10.
+    """
+    sign, rest = e2m1 >> 3, e2m1 & 7
+    if place < 3:
+        return sign << 15 - 3 * place | rest << 6 - 3 * place
+    return sign << 14 | (rest >> 2) << 13 | (rest & 3) << 10
+
+
+def _are_paired(weight_format: WeightFormat) -> bool:
+    """Whether the two numbers of a group share a word, since float16 holds both."""
+    parts = weight_format.parts
+    has_two = "zero_point" in parts or "minimum" in parts
+    return has_two and weight_format.codes is Codes.INT4 and parts["scale"].dtype is torch.float16
+
+
+def _paired(scale: torch.Tensor, zero_point: torch.Tensor | None, minimum: torch.Tensor | None) -> torch.Tensor:
+    """A word of each group, the scale in its low half: ``int32`` with a zero point, ``uint32`` with a minimum."""
+    second = minimum if zero_point is None else zero_point
+    if second is None:
+        raise ValueError("a group has a scale alone")
+    words = torch.stack((scale, second.to(torch.float16)), dim=-1).view(torch.int32).squeeze(-1)
+    return words.view(torch.uint32) if zero_point is None else words
 
 
 def words_of_powers(scale: torch.Tensor) -> torch.Tensor:
@@ -141,9 +177,10 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     codes = rows * (_up_to_tiles(columns) // 2 if packing.is_planar else columns)
     parts = weight_format.parts
     height, width = parts["scale"].shape(rows, _up_to_tiles(columns) if _scales_are_powers(weight_format) else columns)
-    # Scales of scales are multiplied out, and zero points become minima, both in float32.
+    # Scales of scales are multiplied out, and zero points become minima, both in float32 unless they are paired.
     a_group = 4 if "tensor_scale" in parts else parts["scale"].dtype.itemsize
-    a_group += 4 if "zero_point" in parts else parts["minimum"].dtype.itemsize if "minimum" in parts else 0
+    if {"zero_point", "minimum"} & set(parts):
+        a_group += 2 if _are_paired(weight_format) else 4 if "zero_point" in parts else parts["minimum"].dtype.itemsize
     return codes + height * width * a_group + rows * problem.dtype.itemsize * problem.bias
 
 

@@ -22,12 +22,12 @@ def skinny_linear_kernel(
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr,
     KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
-    STAGES: tl.constexpr, PREFETCH: tl.constexpr, DEPENDENT: tl.constexpr,
+    STAGES: tl.constexpr, PREFETCH: tl.constexpr, MAKES_WEIGHTS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = act(rms_norm(x) @ weight.T + bias) + residual``; more rows than BLOCK_M read the weight again.
 
-    Rows of x that were rounded have a scale each. The weight is of a KIND of `packed.py`, or "plain": then with a
-    scale for each row where there is `scale_ptr`.
+    The weight is of a KIND of `packed.py`, or "plain": then with a scale for each row where there is `scale_ptr`. Rows
+    of x that were rounded have scales where the weight has: one each, or one for each group of inputs.
     """
     # Blocks of rows that read the same weights start together.
     row_block, block, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -57,9 +57,9 @@ def skinny_linear_kernel(
         )  # fmt: skip
     elif KIND != "plain":
         gate, up, squares = packed_products(
-            x_ptr, None, weight_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, weight_row, weight_row + N,
-            rows, num_rows, x_stride, begin,
-            K, GATED, KIND, GROUP, GROUP_ROWS, PRECISION, steps, even, BLOCK_M, BLOCK_N, BLOCK_K,
+            x_ptr, x_scale_ptr, weight_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, weight_row,
+            weight_row + N, rows, num_rows, x_stride, begin,
+            K, GATED, KIND, GROUP, GROUP_ROWS, PRECISION, steps, even, BLOCK_M, BLOCK_N, BLOCK_K, MAKES_WEIGHTS,
         )  # fmt: skip
     elif BLOCK_M == 1:
         gate, up, squares = _products_of_one_row(
@@ -75,7 +75,7 @@ def skinny_linear_kernel(
         gate *= tl.load(scale_ptr + weight_row)[:, None]
         if GATED:
             up *= tl.load(scale_ptr + weight_row + N)[:, None]
-    if x_scale_ptr is not None:
+    if KIND == "plain" and x_scale_ptr is not None:
         x_scale = tl.load(x_scale_ptr + tl.where(rows < num_rows, rows, 0))
         gate, up = gate * x_scale[None, :], up * x_scale[None, :]
     if SPLIT_K > 1:

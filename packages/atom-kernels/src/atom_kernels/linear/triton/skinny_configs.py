@@ -1,4 +1,4 @@
-"""Block sizes of linears of few rows: tuned ones as data, and a rule for everywhere else."""
+"""Block sizes of linears of few rows, and a rule for plain weights; `config_choice.py` says which serve."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom_kernels.linear.triton.packed_weights import TILE, Packing, packing_of
-from atom_kernels.tuned import tuned_rows
 
 if TYPE_CHECKING:
     from atom_kernels.formats import WeightFormat
     from atom_kernels.linear.contract import FusedLinearProblem
 
-# Numbers of rows with a default configuration each. cuBLAS is faster for more: its blocks have 64 rows and up.
-_BUCKETS = (1, 16, 32)
 # With so few outputs programs of eight leave most of a GPU idle.
 _FEW_OUTPUTS = 512
 
@@ -29,6 +26,7 @@ class SkinnyConfig:
         prefetch: steps whose weights a program asks for while the kernel before is still running.
         norm_apart: a kernel of its own norms the rows first. Otherwise every program norms all rows that it reads.
         rounds: that kernel also rounds the rows to the problem's `input_format`.
+        makes_weights: codes are scaled before the product, not its sums: more work for a weight, less for a row.
     """
 
     block_m: int
@@ -40,6 +38,7 @@ class SkinnyConfig:
     prefetch: int = 1
     norm_apart: bool = False
     rounds: bool = False
+    makes_weights: bool = False
 
     def launch(self) -> dict[str, Any]:
         """The kernel's constants."""
@@ -51,6 +50,7 @@ class SkinnyConfig:
             # Where there are tensor cores, Triton pipelines by the number that it gets for the launch.
             "STAGES": self.num_stages if self.block_m == 1 else 1,
             "PREFETCH": self.prefetch,
+            "MAKES_WEIGHTS": self.makes_weights,
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
         }
@@ -62,14 +62,6 @@ def tuning_key(problem: FusedLinearProblem) -> str:
     packed = f" {problem.weight_format.name}" if problem.weight_format else ""
     to = f" to {problem.out_dtype}" if problem.out_dtype else ""
     return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{packed}{to}".replace("torch.", "")
-
-
-def skinny_configs(problem: FusedLinearProblem, device_name: str) -> dict[int, SkinnyConfig]:
-    """Configurations by the most rows that each serves, rising; for more rows (for all if empty) cuBLAS is faster."""
-    tuned = tuned_rows("fused_linear", tuning_key(problem), device_name)
-    if tuned is None:
-        return {rows: default_config(problem, rows) for rows in _BUCKETS}
-    return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
 
 
 def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:

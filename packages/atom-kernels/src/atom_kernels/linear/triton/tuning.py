@@ -12,9 +12,10 @@ import torch
 from atom_kernels.formats import Float8, Integers
 from atom_kernels.formats import num_bytes as format_bytes
 from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.triton.backend import COMPOSED_BACKEND, PACKED_COMPOSED_BACKEND, SkinnyLinear
+from atom_kernels.linear.triton.backend import COMPOSED_BACKEND, PACKED_COMPOSED_BACKEND
 from atom_kernels.linear.triton.packed_weights import Packing, pack, packing_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, tuning_key
+from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.tuned.graph_timing import num_copies
 from atom_kernels.tuned.sizes import sizes
 from atom_kernels.tuned.tuner import Subject, Tuning

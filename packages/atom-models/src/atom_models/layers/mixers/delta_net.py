@@ -24,25 +24,28 @@ _PARTS = ("q", "k", "v")
 class DeltaNet(Mixer):
     """``forward(qkv, a, b) -> [T, num_value_heads * value_dim]``, over one state a request.
 
-    qkv is ``[T, channels]``: all queries, all keys, all values. a and b make decays and betas.
+    qkv is ``[T, channels]``: all queries, all keys, all values. a and b make decays and betas. Ranks share key heads,
+    and with each the value heads that read it.
 
     Args:
-        problem: what the whole layer computes.
+        problem: what this rank computes.
         prefix: the layer's name, by which hosts know its states.
-
-    Raises:
-        ValueError: there are several ranks.
     """
 
+    problem: DeltaNetProblem
     stored = MappingProxyType({"conv": "conv1d.weight", "a_log": "A_log"})
 
     def __init__(self, problem: DeltaNetProblem, *, context: BuildContext, prefix: str) -> None:
-        if context.collectives.size > 1:
-            raise ValueError(
-                f"{prefix}: {context.collectives.size} tensor-parallel ranks cannot share a delta net in this version: "
-                "give tensor_parallel_size 1"
-            )
         super().__init__(problem, prefix=prefix, context=context)
+
+    def expect_weight(self, parent: str, slot: str, spec: WeightSpec) -> None:
+        if slot != "conv":
+            super().expect_weight(parent, slot, spec)
+            return
+        num_ranks = self._context.collectives.size
+        parts = tuple(part * num_ranks for part in self.problem.parts)
+        name, shape = f"{parent}.{self.stored[slot]}", (sum(parts), *spec.shape[1:])
+        self.expect(name, shape, slot=slot, dtype=spec.dtype, num_pieces=num_ranks, parts=parts)
 
     def mix(self, qkv: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return self._host.mix((qkv, a, b), None).view(qkv.shape[0], -1)
@@ -52,15 +55,19 @@ class ChannelDeltaNet(DeltaNet):
     """A delta net of Kimi-Linear, whose checkpoints hold the filters of queries, keys and values apart."""
 
     def expect_weight(self, parent: str, slot: str, spec: WeightSpec) -> None:
+        num_ranks = self._context.collectives.size
         if slot == "conv":
-            third = (spec.shape[0] // 3, *spec.shape[1:])
-            for part in _PARTS:
-                self.expect(f"{parent}.{part}_conv1d.weight", third, slot=part, dtype=spec.dtype)
+            for part, size in zip(_PARTS, self.problem.parts, strict=True):
+                name, shape = f"{parent}.{part}_conv1d.weight", (size * num_ranks, *spec.shape[1:])
+                self.expect(name, shape, slot=part, dtype=spec.dtype, num_pieces=num_ranks)
         elif slot == "a_log":
-            self.expect(f"{parent}.A_log", (1, 1, *spec.shape, 1), slot=slot, dtype=spec.dtype)
+            shape = (1, 1, spec.shape[0] * num_ranks, 1)
+            self.expect(f"{parent}.A_log", shape, slot=slot, dtype=spec.dtype)
         else:
             super().expect_weight(parent, slot, spec)
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
-        conv = torch.cat([weights.pop(part) for part in _PARTS])
-        super().pack(weights | {"conv": conv, "a_log": weights["a_log"].flatten()})
+        conv, ranks = torch.cat([weights.pop(part) for part in _PARTS]), self._context.collectives
+        # Heads are not its first dimension, so all ranks have all of them.
+        a_log = weights["a_log"].flatten().chunk(ranks.size)[ranks.rank].clone()
+        super().pack(weights | {"conv": conv, "a_log": a_log})

@@ -12,7 +12,7 @@ from atom_kernels.activation import check_activation
 from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
-from atom_kernels.plan import Plan
+from atom_kernels.plan import BoundPlan, Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.layers.held_weights import HeldWeights
@@ -63,6 +63,7 @@ class Experts(Layer):
         self.problem = self._problem_of(self._first, context.platform)
         self._chosen: dict[str, MatrixStack] | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
+        self._bound: BoundPlan | None = None
 
     def forward(
         self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
@@ -127,7 +128,11 @@ class Experts(Layer):
             tensors |= {names[part]: tensor for part, tensor in stack.take().items()}
             if self.problem.bias:
                 tensors[f"{slot}_bias"] = stack.take_bias()
-        self._apply = self._plan.prepare(tensors)
+        self._apply = self._bound = self._plan.prepare(tensors)
+
+    def sizes_told_apart(self, most_tokens: int) -> list[int]:
+        """Numbers of tokens that launch different kernels, once there are weights; see `BoundPlan`."""
+        return [] if self._bound is None else self._bound.sizes_told_apart(most_tokens)
 
     @property
     def _plan(self) -> Plan:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from atom_core.config import ConfigError
+from atom_core.config import ConfigError, check_num_states
 from atom_core.garbage import no_collection
 from atom_core.host_memory import available_memory
 from atom_server.cli.model_impl import add_model_impl
@@ -61,6 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--context", type=_count, metavar="TOKENS", help="length of each request (default: the model's context)"
     )
     parser.add_argument("--requests", type=_count, default=1, help="requests at once (default: %(default)s)")
+    parser.add_argument(
+        "--num-speculative-tokens",
+        "--num_speculative_tokens",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="drafts of a request in one step, for each of which some models keep a state (default: none)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,7 +87,9 @@ def run(args: argparse.Namespace) -> int:
             accelerators = find_accelerators(args.on) if args.on else ()
         except UnknownAcceleratorError as error:
             raise ConfigError(f"--on: {error}") from None
-        needs = model_requirements(open_checkpoint(resolve_config(args.model)), args.model_impl)
+        checkpoint, num_drafts = open_checkpoint(resolve_config(args.model)), args.num_speculative_tokens
+        check_num_states(num_drafts, checkpoint.architecture)
+        needs = model_requirements(checkpoint, args.model_impl, num_drafts=num_drafts)
     print("\n".join(_heading(args.model, needs)))
     for line in needs.warnings:
         print(f"warning: {line}")

@@ -111,7 +111,7 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
 
 
 def _remarks(needs: ModelRequirements, formats: Collection[str], accelerator: Accelerator | None = None) -> list[str]:
-    """Remarks below the rows: which of `formats` this checkpoint gives, in which one it is held there, and why."""
+    """Remarks below the rows: which of `formats` the checkpoint has, in which one it is held, and why."""
     platform = accelerator and accelerator.platform
     published, held = needs.published_format, needs.held_format(platform)
     if published is None:

@@ -79,5 +79,5 @@ class StructuredOutputs(BaseModel):
         return StructuredOutputParams(**self._values())
 
     def _values(self) -> dict[str, Any]:
-        """By the names that the engine's parameters have too."""
+        """Every constraint by its name, which is that of the engine's parameter too; None where it is not given."""
         return {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atom_core.engine.failure import Failure
+from atom_core.failure import Failure
 
 
 class InvalidRequestError(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import tempfile
 import traceback
 from typing import Literal
@@ -64,6 +65,17 @@ class Failure(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The cause, and where the trace is."""
         return self.cause if self.trace is None else f"{self.cause} (the full trace: {self.trace})"
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, by the exit code that `subprocess` gives."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # those for programs' own use have no names
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (" (out of memory? lower --kv-cache-memory)" if name == "SIGKILL" else "")
 
 
 def write_trace(error: BaseException) -> str:

@@ -1,0 +1,57 @@
+"""What an engine makes of its configuration and of what its workers found out when they loaded."""
+
+from __future__ import annotations
+
+import msgspec
+
+from atom_core.config.sections import EngineConfig
+from atom_core.engine.info import EngineInfo
+from atom_core.kv_cache import KVCacheConfig
+from atom_core.scheduler import Scheduler
+from atom_core.speculation import make_speculation
+from atom_core.worker.runner import RunnerInfo
+
+
+def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
+    """The scheduler of an engine."""
+    return Scheduler(
+        msgspec.structs.replace(config.scheduler, max_model_len=runner.max_model_len),
+        KVCacheConfig(
+            num_blocks=runner.num_blocks,
+            block_size=config.cache.block_size,
+            enable_prefix_caching=config.cache.enable_prefix_caching and runner.can_keep_prefixes,
+            prefix_hash=config.cache.prefix_hash,
+            groups=runner.groups,
+            num_slots=runner.num_slots,
+            num_snapshots=runner.num_snapshots,
+            names_cover_next=config.speculation is not None and config.speculation.keeps_by_next,
+        ),
+        speculation=make_speculation(config.speculation),
+    )
+
+
+def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
+    """What a front end is told."""
+    return EngineInfo(
+        model=config.model.name,
+        model_path=str(config.model.path),
+        architecture=config.model.architecture,
+        max_model_len=runner.max_model_len,
+        vocab_size=config.model.vocab_size,
+        dtype=config.model.dtype,
+        kv_cache_dtype=config.cache.format.name,
+        device=config.device,
+        num_blocks=runner.num_blocks,
+        block_size=config.cache.block_size,
+        num_groups=len(runner.groups),
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        enable_prefix_caching=config.cache.enable_prefix_caching and runner.can_keep_prefixes,
+        eos_token_ids=config.model.eos_token_ids,
+        num_threads=config.parallel.num_threads,
+        tensor_parallel_size=config.parallel.tensor_parallel_size,
+        data_parallel_size=config.parallel.data_parallel_size,
+        profiler_dir=config.profiler.directory,
+        timings=dict(runner.timings),
+        choices=[*config.choices, *runner.choices],
+    )
