@@ -27,7 +27,6 @@ from atom_models.weights.filling import loadable
 LARGE = 2.0**15
 # The logit of token 0, which bfloat16 holds. The others have 0.
 LOGIT = 12.75
-DRAFT_VOCABULARY = 32000
 
 Change = Callable[[torch.Tensor], None]
 """Changes a tensor of dummy weights in place."""
@@ -36,22 +35,6 @@ Change = Callable[[torch.Tensor], None]
 def temperature_for(share: float, vocab_size: int) -> float:
     """The temperature at which token 0 has the probability `share`."""
     return LOGIT / math.log(share / (1 - share) * (vocab_size - 1))
-
-
-def write_draft_config(target: Mapping[str, Any], folder: Path) -> Path:
-    """The folder of an EAGLE-3 head of one layer like those of `target`, which holds only `config.json`."""
-    names = (
-        *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"),
-        *("rms_norm_eps", "rope_theta", "max_position_embeddings", "torch_dtype", "hidden_act"),
-    )
-    config = {name: target[name] for name in names} | {
-        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1,
-        "attention_bias": False, "tie_word_embeddings": False,
-        "draft_vocab_size": min(DRAFT_VOCABULARY, target["vocab_size"]),
-    }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def load_agreeing(config: EngineConfig, ranks: WorkerRanks = ALONE) -> EngineModel:

@@ -12,16 +12,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.gpu.agreeing import write_draft_config
 from benchmarks.gpu.engines import MEMORY_SHARE, fill_as_ours
 from benchmarks.gpu.protocol import Figure, Sizes
-from benchmarks.gpu.speculation import (
+from benchmarks.gpu.speculated_work import (
     ACCEPTANCE,
     MAX_BATCHED_TOKENS,
     NUM_DRAFTS,
     TIMED,
     max_tokens_for,
     rate_of,
+    write_draft_config,
 )
 from benchmarks.gpu.workloads import TEMPERATURE, random_prompt
 

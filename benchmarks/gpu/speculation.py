@@ -6,24 +6,27 @@ import contextlib
 import json
 import random
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.agreeing import draft_bytes, load_agreeing, temperature_for, write_draft_config
+from benchmarks.gpu.agreeing import draft_bytes, load_agreeing, temperature_for
 from benchmarks.gpu.ceilings import measure_ceilings
 from benchmarks.gpu.draft_spans import read_drafting
-from benchmarks.gpu.engines import HEAD_START
 from benchmarks.gpu.protocol import Figure, Sizes
+from benchmarks.gpu.speculated_work import (
+    ACCEPTANCE,
+    BEFORE,
+    MAX_BATCHED_TOKENS,
+    NUM_DRAFTS,
+    TIMED,
+    max_tokens_for,
+    rate_of,
+    write_draft_config,
+)
 from benchmarks.gpu.workloads import random_prompt
 
-# The probability that a draft is right if those before it are, and drafts of a request in a step.
-ACCEPTANCE, NUM_DRAFTS = 0.7, 3
-# Tokens that a request has when a run is timed from, and those on the average that it is timed for.
-BEFORE, TIMED = 8, 128
 PROFILED = 48
-MAX_BATCHED_TOKENS = 8192
 
 
 def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settings: dict[str, Any]) -> Iterator[Figure]:
@@ -142,29 +145,3 @@ class Side:
     def _step_until(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
             self._engine.step()
-
-
-def rate_of(counts: Mapping[str, int], step: Callable[[], object], num_tokens: int) -> float:
-    """Tokens a second of all requests, from when each has some on, over so many of each on the average.
-
-    Args:
-        counts: how many tokens each request has, which `step` brings up to date. Requests may get `max_tokens_for` so
-            many.
-
-    Raises:
-        RuntimeError: a request ended meanwhile.
-    """
-    while min(counts.values()) < BEFORE:
-        step()
-    started, before = time.perf_counter(), sum(counts.values())
-    while sum(counts.values()) < before + num_tokens * len(counts):
-        step()
-    seconds, generated = time.perf_counter() - started, sum(counts.values()) - before
-    if max(counts.values()) >= max_tokens_for(num_tokens):
-        raise RuntimeError("a request ended before the others had their tokens: the timing would mean nothing")
-    return generated / seconds
-
-
-def max_tokens_for(num_tokens: int) -> int:
-    """More than any request gets while all get `num_tokens` on the average."""
-    return BEFORE + num_tokens + num_tokens // 2 + HEAD_START

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from benchmarks.gpu.aims import aim_of, verdict
 from benchmarks.gpu.draft_spans import drafting_seconds, read_drafting
 from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.peer_speculation import unconditional_rates
-from benchmarks.gpu.speculation import ACCEPTANCE, BEFORE, NUM_DRAFTS, Side, compare, rate_of
+from benchmarks.gpu.speculated_work import ACCEPTANCE, BEFORE, NUM_DRAFTS, rate_of, write_draft_config
+from benchmarks.gpu.speculation import Side, compare
 
+ROOT = Path(__file__).parents[2]
 TINY = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 10016,
@@ -30,7 +34,7 @@ SETTINGS = {"dtype": "bfloat16", "max_model_len": 512, "max_num_seqs": 4, "num_k
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("agreeing")
     (folder / "config.json").write_text(json.dumps(TINY))
-    agreeing.write_draft_config(TINY, folder / "head")
+    write_draft_config(TINY, folder / "head")
     return folder
 
 
@@ -73,7 +77,7 @@ def test_the_gain_is_judged_by_the_batch_and_drafts_by_their_weights() -> None:
 
 
 def test_each_draft_reads_a_layer_and_a_head_and_all_together_the_mixture_once(tmp_path: Path) -> None:
-    head = agreeing.write_draft_config(TINY, tmp_path)
+    head = write_draft_config(TINY, tmp_path)
     layer = 32 * 48 * 3 + 2 * 32 * 16 * (4 + 2 * 2) + 4 * 16 * 32
     assert agreeing.draft_bytes(head, 3) == 2 * (3 * 32 * 32 + 3 * (layer + 10016 * 32))
 
@@ -179,3 +183,10 @@ def test_a_rate_is_that_of_requests_which_all_run(each: list[int], is_over: bool
     else:
         assert rate_of(counts, step, 200) > 0
         assert sum(counts.values()) == 2 * (BEFORE + 200)
+
+
+def test_what_vllm_runs_imports_no_package_of_ours():
+    """Its process has the peer's packages alone on its path."""
+    code = "import sys, benchmarks.gpu.peer_speculation; print([n for n in sys.modules if n.startswith('atom_')])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert run.stdout == "[]\n"
