@@ -6,6 +6,7 @@ spends several times as much on a token as the server does, and would be what is
 
 from __future__ import annotations
 
+import itertools
 import json
 import selectors
 import socket
@@ -35,11 +36,14 @@ class ClientProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def arrivals(self, port: int, path: str, bodies: list[dict[str, Any]]) -> list[list[float]]:
-        """Send all `bodies` at once; for each stream, the seconds at which its events came."""
+    def arrivals(self, ports: int | list[int], path: str, bodies: list[dict[str, Any]]) -> list[list[float]]:
+        """Send all `bodies` at once; for each stream, the seconds at which its events came.
+
+        Several `ports` get one body each in turn.
+        """
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("the client's process was closed")
-        self._process.stdin.write(json.dumps({"port": port, "path": path, "bodies": bodies}) + "\n")
+        self._process.stdin.write(json.dumps({"ports": ports, "path": path, "bodies": bodies}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -54,11 +58,12 @@ class ClientProcess:
         self._process.wait(timeout=10)
 
 
-def arrivals(port: int, path: str, bodies: list[dict[str, Any]]) -> list[list[float]]:
+def arrivals(ports: int | list[int], path: str, bodies: list[dict[str, Any]]) -> list[list[float]]:
     """See `ClientProcess.arrivals`; in this process."""
+    in_turn = itertools.cycle([ports] if isinstance(ports, int) else ports)
     times: list[list[float]] = [[] for _ in bodies]
     with selectors.DefaultSelector() as selector:
-        for index, body in enumerate(bodies):
+        for index, (body, port) in enumerate(zip(bodies, in_turn, strict=False)):
             connection = socket.create_connection(("127.0.0.1", port))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             selector.register(connection, selectors.EVENT_READ, index)

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
     machine.choose_dtype(options)
     idle = machine.idle_share()
-    path = _resolve(options.model)
+    path = resolve(options.model)
     inline = _open_inline(path, options)
     client = ClientProcess()
     server = Server(path, _server_flags(options))
@@ -91,8 +91,8 @@ def _take(
 
     def stream(warm_up: int, steps: int) -> list[float]:
         num_tokens = warm_up + steps + SPARE_TOKENS
-        prompts = [_prompt(source, options.context) for _ in range(batch_size)]
-        bodies = [_body(endpoint, prompt, num_tokens) for prompt in prompts]
+        prompts = [everyday_words(source, options.context) for _ in range(batch_size)]
+        bodies = [stream_body(endpoint, prompt, num_tokens) for prompt in prompts]
         arrivals = client.arrivals(server.port, PATHS[endpoint], bodies)
         return step_seconds(arrivals, warm_up=warm_up, steps=steps)
 
@@ -126,14 +126,15 @@ def _result(endpoint: str, batch_size: int, timings: dict[str, timing.Timings]) 
     }
 
 
-def _body(endpoint: str, prompt: str, num_tokens: int) -> dict[str, Any]:
+def stream_body(endpoint: str, prompt: str, num_tokens: int) -> dict[str, Any]:
+    """A request for a stream in which every token is an event."""
     said = {"prompt": prompt} if endpoint == "completions" else {"messages": [{"role": "user", "content": prompt}]}
     # Every token is to be an event of its own: also the end of a sequence, which has no text else.
     every = {"ignore_eos": True, "skip_special_tokens": False}
     return said | every | {"stream": True, "max_tokens": num_tokens, "temperature": 0.0}
 
 
-def _prompt(source: random.Random, num_words: int) -> str:
+def everyday_words(source: random.Random, num_words: int) -> str:
     """Words of a language model's everyday: its answers then are whole characters, one event for each token."""
     words = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "as", "with", "his", "they", "at")
     return " ".join(source.choice(words) for _ in range(num_words))
@@ -166,7 +167,8 @@ def _max_model_len(options: argparse.Namespace) -> int:
     return 2 * options.context + options.steps + 128
 
 
-def _resolve(model: str) -> Path:
+def resolve(model: str) -> Path:
+    """The folder or file of a model: a path, or a known name."""
     if Path(model).exists():
         return Path(model)
     from atom_models import resolve_model

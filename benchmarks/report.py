@@ -181,6 +181,18 @@ def masks_table(masks: dict[str, Any], steps: dict[str, Any] | None) -> str:
     return markdown_table(shown) + "\n\n" + facts
 
 
+def replicas_table(document: dict[str, Any]) -> str:
+    """The table of a `replicas` result in markdown, with the facts of the run under it."""
+    engines = document["settings"]["engines"]
+    rows = [("streams", f"{engines} servers apart", f"{engines} engines behind one", "more by")]
+    for result in document["results"]:
+        apart, together = (f"{result['sides'][side]['median_ms']:.0f} ms" for side in ("apart", "together"))
+        more = result["overhead"]
+        share = f"{more['median']:.1%} ({more['lowest_turn']:.1%} - {more['highest_turn']:.1%})"
+        rows.append((str(result["streams"]), apart, together, share))
+    return markdown_table(rows) + "\n\n" + conditions(document)
+
+
 def served_table(document: dict[str, Any]) -> str:
     """The table of a `served` result in markdown, with the facts of the run under it."""
     rows = [

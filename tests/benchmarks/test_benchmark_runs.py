@@ -78,3 +78,15 @@ def test_streams_over_http_are_timed_beside_the_inline_engine(tiny_llama: Path, 
     assert result["sides"]["inline"]["num_steps"] == 8
     assert result["sides"]["http"]["num_steps"] == 4
     assert result["overhead"]["median"] >= -1  # rounded, and on a busy machine the inline engine may be the slower
+
+
+@pytest.mark.slow
+def test_engines_behind_one_front_are_timed_beside_servers_apart(tiny_llama: Path, tmp_path: Path):
+    output = tmp_path / "result.json"
+    flags = f"--model {tiny_llama} --dtype float32 --streams 4 --context 4 --tokens 8 --turns 1 --loads 2"
+    assert main(["replicas", *flags.split(), "--output", str(output)]) == 0
+
+    [result] = json.loads(output.read_text())["results"]
+    assert result["streams"] == 4
+    assert result["sides"]["apart"]["num_steps"] == 4
+    assert result["sides"]["together"]["num_steps"] == 2

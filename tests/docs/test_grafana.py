@@ -12,7 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from atom_core import AsyncEngine, EngineInfo, SamplingParams
-from atom_server.generation.tallies import Tallies
+from atom_core.engine.replicas.status import EngineStatus
+from atom_server.generation.tallies import ServedPrompt, Tallies
 from atom_server.observe.metrics import Metrics
 
 BOARD = json.loads((Path(__file__).parents[2] / "docs/grafana/atom.json").read_text(encoding="utf-8"))
@@ -40,9 +41,9 @@ def labels():
         timings={"total": 1.0},
     )
     control = SimpleNamespace(is_paused=False)
-    engine = SimpleNamespace(info=info, stats=None, control=control, num_restarts=0)
+    engine = SimpleNamespace(info=info, control=control, engines=(EngineStatus(0, "serving", info=info),))
     metrics = Metrics(cast(AsyncEngine, engine), prefix="atom", model_name="tiny")
-    metrics.take_end(Tallies(1), SamplingParams(), num_prompt_tokens=1, num_cached_tokens=0)
+    metrics.take_end(Tallies(1), SamplingParams(), [ServedPrompt(0, num_tokens=1, num_cached_tokens=0)])
     metrics.take_status(429)
     families = text_string_to_metric_families(metrics.text().decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}

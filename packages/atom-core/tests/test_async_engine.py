@@ -249,10 +249,10 @@ async def test_a_step_that_never_ends_counts_as_hung(tiny_llama):
         await anext(stream)
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGSTOP)  # no other pulses come
-        engine._process._handle(Pulse(59.0, StepStats(*[0] * 7)))
+        engine._replicas._replicas[0].process._handle(Pulse(59.0, StepStats(*[0] * 7)))
         await asyncio.sleep(0.4)
         engine.check_health()
-        engine._process._handle(Pulse(1000.0, StepStats(*[0] * 7)))
+        engine._replicas._replicas[0].process._handle(Pulse(1000.0, StepStats(*[0] * 7)))
         outputs = [output async for output in stream]
         assert "no step has ended for 1000 s" in (outputs[-1].error or "")
         with pytest.raises(EngineDeadError, match="no step has ended for 1000 s"):
@@ -261,10 +261,10 @@ async def test_a_step_that_never_ends_counts_as_hung(tiny_llama):
 
 async def test_once_its_steps_are_known_a_process_may_hang_for_ten_seconds_only(tiny_llama):
     async with running(tiny_llama) as engine:
-        assert engine._process._limit == COLD_SECONDS
+        assert engine._replicas._replicas[0].process._limit == COLD_SECONDS
         await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=STEPS_UNTIL_WARM + 20, ignore_eos=True))
-        await until(lambda: engine._process._limit < COLD_SECONDS)
-        assert engine._process._limit >= WARM_SECONDS
+        await until(lambda: engine._replicas._replicas[0].process._limit < COLD_SECONDS)
+        assert engine._replicas._replicas[0].process._limit >= WARM_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from asked_for import WAYS, make_params, make_prompts, run, what_counts
 from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 from atom_core.scheduler.drafting import Drafting
 from fake_drafters import RecordedDrafter, always_drafting
+from tiny_models import make_tiny_llama
 
 pytest.importorskip("transformers")
 
@@ -45,6 +47,20 @@ def assert_nothing_is_held(engine: LLMEngine) -> None:
     assert cache.pool.num_free == cache.config.num_blocks
     assert cache.slots.num_free * (1 + NUM_DRAFTS) == cache.config.num_slots
     assert cache.snapshots.num_free == cache.config.num_snapshots
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_whole_model_drafts_for_one_that_keeps_states(tiny_family, make_engine: MakeEngine, tmp_path: Path, way: str):
+    prompts, folder = prompts_of(), tiny_family("qwen3_next")
+    draft = make_tiny_llama(tmp_path / "draft", seed=5, num_layers=1, hidden=32, intermediate=48, vocab=VOCAB_SIZE)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / file, draft)
+    plain = run(make_engine(folder), prompts, **SAMPLES)
+    speculation = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 2, "adaptive": False}
+    engine = make_engine(folder, speculative_config=speculation, **WAYS[way])
+    assert what_counts(run(engine, prompts, **SAMPLES)) == what_counts(plain)
+    assert engine.stats.num_draft_tokens > 100
+    assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in WAYS[way])
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -209,6 +209,13 @@ def make_server(tiny_llama: Path) -> Callable[..., RunningServer]:
     return make
 
 
+@pytest.fixture(scope="module")
+def two_engines(tiny_llama: Path) -> Iterator[RunningServer]:
+    """A server with two engines."""
+    with RunningServer(tiny_llama, data_parallel_size=2) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def make_front(server: RunningServer) -> Callable[[ServerOptions], Front]:
     """Builds other apps on the engine of `server`, for ``with``: where options of the server are all that differs."""

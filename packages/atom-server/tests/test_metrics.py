@@ -53,6 +53,7 @@ NAMES = [
     "late_captures_total",
     "late_compilations_total",
     "engine_restarts_total",
+    "engine_serving",
 ]
 
 

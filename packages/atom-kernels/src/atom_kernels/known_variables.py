@@ -38,6 +38,7 @@ OF_NO_EFFECT = frozenset(
     {
         "ATOM_DISABLE_MMAP",
         "ATOM_DP_BASE_PORT",
+        "ATOM_DP_LB_REQ_EQUIV",
         "ATOM_DP_MASTER_IP",
         "ATOM_DP_MASTER_PORT",
         "ATOM_DP_RANK",

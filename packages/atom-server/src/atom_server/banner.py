@@ -47,18 +47,19 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
     concurrency = info.num_cache_tokens / info.max_model_len
     cache_dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
     prefix = "on" if info.enable_prefix_caching else "off"
+    each = " in each engine" if info.data_parallel_size > 1 else ""
     return [
         ("model", f"{', '.join(state.served_names)} ({info.architecture})"),
         ("runs on", _machine(info)),
         (
             "KV cache",
             f"{info.num_blocks} blocks of {info.block_size} = {info.num_cache_tokens} tokens{cache_dtype},"
-            f" prefix cache {prefix}",
+            f" prefix cache {prefix}{each}",
         ),
         (
             "limits",
             f"context {info.max_model_len} tokens, {info.max_num_seqs} requests at once"
-            f" ({concurrency:.1f} of them at full context)",
+            f" ({concurrency:.1f} of them at full context){each}",
         ),
         ("API", f"{url}/v1"),
         ("docs", f"{url}/docs"),
@@ -68,10 +69,12 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
 
 
 def _machine(info: EngineInfo) -> str:
-    size = info.tensor_parallel_size
-    if size == 1:
-        return f"{info.device} in {info.dtype}, {info.num_threads} threads"
-    return f"{size} ranks (tensor parallel) on {info.device} in {info.dtype}, {info.num_threads} threads each"
+    size, num_engines = info.tensor_parallel_size, info.data_parallel_size
+    ranks = f"{size} ranks (tensor parallel) on " if size > 1 else ""
+    engines = f"{num_engines} engines (data parallel)" if num_engines > 1 else ""
+    of = (" of " if ranks else " on ") if engines else ""
+    each = " each" if size * num_engines > 1 else ""
+    return f"{engines}{of}{ranks}{info.device} in {info.dtype}, {info.num_threads} threads{each}"
 
 
 def warn_when_open(state: ServerState, console: Console) -> None:

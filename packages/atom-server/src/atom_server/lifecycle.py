@@ -91,6 +91,8 @@ class Lifecycle:
             try:
                 self._state.engine.check_health()
             except EngineDeadError as error:
+                if self._state.engine.is_recovering:
+                    continue
                 if self._drain is not None and self._server.should_exit:
                     return
                 self.death = await self._restart(restarts_left) if restarts_left > 0 and not self._drain else error

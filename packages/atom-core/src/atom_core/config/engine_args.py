@@ -76,7 +76,7 @@ class EngineArgs:
     )
     num_threads: int | None = _model(
         None,
-        "Threads that each rank computes with; unset shares the cores that the engine may use among the ranks.",
+        "Threads that each rank computes with; unset shares the cores that the engines may use among all ranks.",
         minimum=1,
     )
     kv_cache_dtype: str = _cache(
@@ -148,7 +148,12 @@ class EngineArgs:
     tensor_parallel_size: int = _parallel(
         1, "Devices that share each layer, with a process for each (see tensor-parallel.md).", minimum=1, short="-tp"
     )
-    data_parallel_size: int = _parallel(1, "Engines that share the requests.", minimum=1, short="-dp")
+    data_parallel_size: int = _parallel(
+        1,
+        "Engines that share the requests, with processes and devices of their own (see data-parallel.md).",
+        minimum=1,
+        short="-dp",
+    )
     pipeline_parallel_size: int = _parallel(1, "Devices that each hold some of the layers.", minimum=1, short="-pp")
     decode_context_parallel_size: int = _parallel(
         1, "Devices that share the KV cache of each request by its tokens.", minimum=1

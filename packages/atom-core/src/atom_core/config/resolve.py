@@ -32,8 +32,13 @@ if TYPE_CHECKING:
     from atom_models import Checkpoint
 
 
-def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform) -> EngineConfig:
+def resolve_config(
+    args: EngineArgs, checkpoint: Checkpoint, platform: Platform, *, data_parallel_rank: int = 0
+) -> EngineConfig:
     """The configuration of an engine that runs `checkpoint` on `platform`.
+
+    Args:
+        data_parallel_rank: its number among engines that share the requests.
 
     Raises:
         ConfigError: settings that do not fit the model or the machine.
@@ -47,7 +52,7 @@ def resolve_config(args: EngineArgs, checkpoint: Checkpoint, platform: Platform)
         model=model,
         cache=_cache(args, model.dtype, platform),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
-        parallel=_parallel(args, platform, choices),
+        parallel=_parallel(args, platform, choices, data_parallel_rank=data_parallel_rank),
         compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
             directory=args.torch_profiler_dir or settings.profiler_dir(),
@@ -163,20 +168,23 @@ def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:
     return tuple(sorted(size for size in sizes if size <= largest))
 
 
-def _parallel(args: EngineArgs, platform: Platform, choices: list[str]) -> ParallelConfig:
-    size = args.tensor_parallel_size
-    if size > 1:
-        _check_ranks(size, platform)
-    return ParallelConfig(_num_threads(args, platform, choices), size)
+def _parallel(args: EngineArgs, platform: Platform, choices: list[str], *, data_parallel_rank: int) -> ParallelConfig:
+    _check_ranks(args, platform)
+    return ParallelConfig(
+        _num_threads(args, platform, choices), args.tensor_parallel_size, args.data_parallel_size, data_parallel_rank
+    )
 
 
-def _check_ranks(size: int, platform: Platform) -> None:
-    if sys.platform != "linux":
+def _check_ranks(args: EngineArgs, platform: Platform) -> None:
+    size, num_engines = args.tensor_parallel_size, args.data_parallel_size
+    if size > 1 and sys.platform != "linux":
         raise ConfigError(f"tensor_parallel_size is {size}; several ranks need Linux, and this is {sys.platform}")
-    if traits_of(platform.device).one_rank_each and size > platform.num_devices:
+    num_ranks = size * num_engines
+    if num_ranks > 1 and traits_of(platform.device).one_rank_each and num_ranks > platform.num_devices:
+        both = f"data_parallel_size is {num_engines} with tensor_parallel_size {size}: {num_ranks} ranks"
         raise ConfigError(
-            f"tensor_parallel_size is {size}; each rank needs a GPU of its own, and this process may use "
-            f"{platform.num_devices}: give at most that"
+            f"{f'tensor_parallel_size is {size}' if num_engines == 1 else both}; each rank needs a GPU of its own, and "
+            f"this process may use {platform.num_devices}: give at most that"
         )
 
 
@@ -186,7 +194,7 @@ def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> in
     if (limit := settings.omp_num_threads()) is not None:
         choices.append(f"num_threads = {limit}: OMP_NUM_THREADS")
         return limit
-    size = args.tensor_parallel_size
+    size = args.tensor_parallel_size * args.data_parallel_size
     share = max(platform.num_cores // size, 1)
     of_ranks = f", shared by {size} ranks" if size > 1 else ""
     choices.append(f"num_threads = {share}: the cores this process may use{of_ranks}")

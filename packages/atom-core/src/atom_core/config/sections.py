@@ -60,10 +60,28 @@ class ParallelConfig:
     Attributes:
         num_threads: threads of each rank on a CPU.
         tensor_parallel_size: ranks that share each layer, a device each.
+        data_parallel_size: engines that share the requests, each with all of these ranks.
+        data_parallel_rank: this engine's number among them.
     """
 
     num_threads: int
     tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    data_parallel_rank: int = 0
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all engines, which share the host."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def first_device(self) -> int:
+        """The device of this engine's rank 0; its other ranks have the next ones."""
+        return self.data_parallel_rank * self.tensor_parallel_size
+
+    def name_of(self, rank: int) -> str:
+        """What files of a rank of this engine are called."""
+        return f"rank_{rank}" if self.data_parallel_size == 1 else f"dp{self.data_parallel_rank}_tp{rank}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 def refuse_unbuilt(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that asks for something that does not exist yet."""
     asked = {
-        f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
         f"pipeline_parallel_size {args.pipeline_parallel_size}": args.pipeline_parallel_size > 1,
         f"decode_context_parallel_size {args.decode_context_parallel_size}": args.decode_context_parallel_size > 1,
         "distributed_executor_backend ray": args.distributed_executor_backend == "ray",
@@ -23,8 +22,8 @@ def refuse_unbuilt(args: EngineArgs) -> None:
     for what, is_asked in asked.items():
         if is_asked:
             raise ConfigError(
-                f"{what} is not supported by this version of ATOM: leave it out (built is tensor_parallel_size, on one "
-                "node)"
+                f"{what} is not supported by this version of ATOM: leave it out (built are tensor_parallel_size and "
+                "data_parallel_size, on one node)"
             )
     if args.trust_remote_code:
         raise ConfigError("trust_remote_code is not supported: code of a model's repository is never run; leave it out")

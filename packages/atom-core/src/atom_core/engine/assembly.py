@@ -50,6 +50,7 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         eos_token_ids=config.model.eos_token_ids,
         num_threads=config.parallel.num_threads,
         tensor_parallel_size=config.parallel.tensor_parallel_size,
+        data_parallel_size=config.parallel.data_parallel_size,
         profiler_dir=config.profiler.directory,
         timings=dict(runner.timings),
         choices=[*config.choices, *runner.choices],

@@ -20,16 +20,9 @@ from atom_core.engine.inputs.queue_limits import Load, QueueLimits
 from atom_core.engine.inputs.validation import check_prompt_ids
 from atom_core.engine.outputs.open_requests import OpenRequests
 from atom_core.engine.outputs.request_stream import RequestStream
-from atom_core.engine.process.engine_control import EngineControl
-from atom_core.engine.process.supervisor import EngineSupervisor
-from atom_core.engine.process.wire import (
-    AbortRequests,
-    AddRequests,
-    FromEngine,
-    News,
-    Pulse,
-    Reply,
-)
+from atom_core.engine.replicas.engine_control import EngineControl
+from atom_core.engine.replicas.replicas import EngineDeath, Replicas
+from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.errors import EngineStartError
 from atom_core.messages import Pooling, SamplingParams, StepStats
@@ -43,10 +36,8 @@ class AsyncEngine:
         info: what the engine resolved at start.
         tokenizer: None with `skip_tokenizer_init`.
         texts: tokenizes beside the event loop; None without a tokenizer.
-        stats: counts after the engine's last step; None before the first news.
         embedding_model: how its prompts become vectors.
         queue_limits: how much may run and wait.
-        num_restarts: how often its process was started anew.
         control: what is asked of the engine as a whole, such as a pause.
     """
 
@@ -55,18 +46,21 @@ class AsyncEngine:
     queue_limits: QueueLimits
     tokenizer: Tokenizer | None
     texts: TextThreads | None
-    stats: StepStats | None
     control: EngineControl
 
     def __init__(self, args: EngineArgs) -> None:
         self.tokenizer = None
         self.texts = None
-        self.stats = None
-        self.num_restarts = 0
         self._args = args
-        self._process = EngineSupervisor(args, on_message=self._handle, on_death=self._end_all)
         self._open = OpenRequests(None, self._abort)
-        self.control = EngineControl(self._process)
+        self._replicas = Replicas(
+            args,
+            on_news=lambda news: self._open.take(news),
+            on_reply=lambda reply: self.control.take(reply),
+            on_death=self._take_death,
+            on_start=self._take_start,
+        )
+        self.control = EngineControl(self._replicas)
         self._is_stopping = False
 
     @classmethod
@@ -89,18 +83,16 @@ class AsyncEngine:
         return engine
 
     async def restart(self, *, timeout: float = 600.0) -> None:
-        """Start the engine's process anew after it died; until then requests are refused.
+        """Start engines anew that have died; until then requests are refused, unless another engine serves.
 
         Raises:
             EngineStartError: it could not start.
         """
         try:
             async with asyncio.timeout(timeout):
-                info = await self._process.restart()
+                await self._replicas.restart()
         except TimeoutError:
             raise EngineStartError(f"the engine was not ready again within {timeout:g} s") from None
-        self.num_restarts += 1
-        self._take_info(info)
 
     def generate(
         self,
@@ -173,9 +165,9 @@ class AsyncEngine:
         else:
             submission = self._inputs.process(prompts, wanted, **inputs)
             self._inputs.check_num_logprobs(submission)
-        message = self._process.encode(AddRequests(submission))
-        stream = self._open.add(submission)
-        self._process.send_encoded(message)
+        dispatch = self._replicas.route(submission)
+        stream = self._open.add(submission, [route.rank for route in dispatch.routes])
+        self._replicas.send(dispatch)
         return stream
 
     def check_room(self, num_prompts: int, n: int = 1, *, num_tokens: int = 0, tenant: str = "") -> None:
@@ -235,7 +227,7 @@ class AsyncEngine:
     async def abort(self, stream: RequestStream) -> None:
         """End the open samples of a stream: each gets finish_reason "abort", then the stream ends."""
         if open_ids := self._open.open_ids(stream.request_ids):
-            self._process.send(AbortRequests(open_ids))
+            self._replicas.abort(open_ids)
 
     async def start_profile(self) -> None:
         """Start tracing in the engine process; ProfilerError says what to set where no directory was given."""
@@ -250,18 +242,39 @@ class AsyncEngine:
         self._open.end_all("abort")
 
     def check_health(self) -> None:
-        """Raise EngineDeadError unless the engine's process lives and makes progress."""
-        self._process.check_health()
+        """Raise EngineDeadError unless an engine's process lives and makes progress."""
+        self._replicas.check_health()
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether one of several engines has died and is being started anew, so that no death is final yet."""
+        return self._replicas.is_recovering
+
+    @property
+    def engines(self) -> tuple[EngineStatus, ...]:
+        """How each engine does, by its rank."""
+        return self._replicas.engines
+
+    @property
+    def stats(self) -> StepStats | None:
+        """Counts of all engines after their last steps; None before the first news."""
+        known = [engine.stats for engine in self.engines if engine.stats is not None]
+        return total_stats(known) if known else None
+
+    @property
+    def num_restarts(self) -> int:
+        """How often engines were started anew."""
+        return sum(engine.num_restarts for engine in self.engines)
 
     @property
     def pid(self) -> int | None:
-        """The id of the engine's process; None before it starts."""
-        return self._process.pid
+        """The id of the first engine's process; None before it starts."""
+        return self.engines[0].pid
 
     @property
     def folder(self) -> str:
-        """Private folder with the sockets to the engine's process."""
-        return self._process.folder
+        """Private folder with the sockets to the first engine's process."""
+        return self._replicas.folder
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -272,54 +285,57 @@ class AsyncEngine:
         """Let requests finish for `drain_timeout` seconds, abort the rest, end the process, remove its files."""
         if self._is_stopping:
             return
-        if drain_timeout > 0 and self._process.works:
+        if drain_timeout > 0 and self._replicas.serving:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._open.wait_until_idle(), drain_timeout)
         self._is_stopping = True
         self._open.end_all("abort")
         if self.texts is not None:
             self.texts.close()
-        await self._process.stop()
+        await self._replicas.stop()
 
     async def _start(self) -> None:
         started = time.perf_counter()
         checkpoint = await asyncio.to_thread(open_model, self._args)
-        self._process.spawn(checkpoint.path)
+        self._replicas.spawn(checkpoint.path)
         self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
         if self.tokenizer is not None:
             self.texts = await asyncio.to_thread(TextThreads, self.tokenizer)
-        info = await self._process.wait_until_ready()
+        await self._replicas.wait_until_ready()
+        info = self._replicas.infos[0]
         self.embedding_model = EmbeddingModel.read(info.model_path)
         can_generate = await asyncio.to_thread(lambda: checkpoint.has_head)
         self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, can_generate=can_generate)
         self._open = OpenRequests(self.tokenizer, self._abort)
-        self._take_info(msgspec.structs.replace(info, timings={**info.timings, "total": time.perf_counter() - started}))
+        self._started_within = time.perf_counter() - started
+        self._take_infos()
 
-    def _take_info(self, info: EngineInfo) -> None:
-        """The process is ready. The cache of one that was started anew may have another size."""
-        self.info = info
-        self._inputs.limits = replace(self._inputs.limits, max_model_len=info.max_model_len)
-        args, cache_tokens = self._args, info.num_blocks * info.block_size
+    def _take_infos(self) -> None:
+        """Engines work, or one less does. The cache of one that was started anew may have another size."""
+        if not (infos := self._replicas.infos):
+            return
+        timings = {**infos[0].timings, "total": self._started_within}
+        max_model_len = min(info.max_model_len for info in infos)
+        self.info = msgspec.structs.replace(infos[0], max_model_len=max_model_len, timings=timings)
+        self._inputs.limits = replace(self._inputs.limits, max_model_len=max_model_len)
         self.queue_limits = QueueLimits.of(
-            info.max_num_seqs, cache_tokens, samples=args.max_num_queued_requests, tokens=args.max_num_queued_tokens
+            sum(info.max_num_seqs for info in infos),
+            sum(info.num_blocks * info.block_size for info in infos),
+            samples=self._args.max_num_queued_requests,
+            tokens=self._args.max_num_queued_tokens,
         )
 
-    def _handle(self, message: FromEngine) -> None:
-        match message:
-            case News(outputs, stats):
-                self.stats = stats
-                self._open.take(outputs)
-            case Pulse(_, stats):
-                self.stats = stats
-            case Reply():
-                self.control.take(message)
+    def _abort(self, sample_ids: list[str]) -> None:
+        """Nobody waits for these samples any more."""
+        self._replicas.abort(sample_ids)
 
-    def _abort(self, request_ids: list[str]) -> None:
-        """Nobody waits for these requests any more."""
-        if self._process.works:
-            self._process.send(AbortRequests(request_ids))
+    def _take_start(self, rank: int) -> None:
+        """An engine was started anew."""
+        self.control.engine_started(rank)
+        self._take_infos()
 
-    def _end_all(self, cause: str) -> None:
-        """The engine died: everything open ends with "error"."""
-        self.control.engine_died(cause)
-        self._open.end_all("error", f"the engine died: {cause}")
+    def _take_death(self, death: EngineDeath) -> None:
+        """An engine died: what it had ends with "error"."""
+        self.control.engine_died(death)
+        self._open.take(death.last_news())
+        self._take_infos()

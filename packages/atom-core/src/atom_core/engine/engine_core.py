@@ -14,7 +14,7 @@ from atom_core.engine.steps_in_flight import Step, StepsInFlight
 from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor
 from atom_core.failure import Failure
-from atom_core.messages import EngineOutput, EngineRequest, RequestState, StepStats
+from atom_core.messages import EngineOutput, EngineRequest, RequestState, StepStats, Submission
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.tokenization import Tokenizer
 from atom_models import open_checkpoint
@@ -55,6 +55,11 @@ class EngineCore:
         self.info = engine_info(config, runner)
         for line in self.info.choices:
             logger.info("%s", line)
+
+    def add(self, submission: Submission) -> None:
+        """Queue all samples of a submission."""
+        for sample in submission.samples():
+            self.add_request(sample)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a validated request. One that cannot be served finishes with "error" at one of the next steps.

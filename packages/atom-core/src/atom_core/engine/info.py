@@ -21,6 +21,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         timings: seconds of each phase of the start, by name.
         num_threads: threads of each rank.
         tensor_parallel_size: ranks that share each layer.
+        data_parallel_size: engines that share the requests; all numbers here are of one of them.
         choices: one line for each value that was chosen for the user.
     """
 
@@ -44,6 +45,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     choices: list[str] = []
     num_groups: int = 1
     tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
 
     @property
     def num_cache_tokens(self) -> int:

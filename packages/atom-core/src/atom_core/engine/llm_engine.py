@@ -1,4 +1,4 @@
-"""`LLMEngine`: the engine inside the caller's process, for scripts and tests."""
+"""`LLMEngine`: the engine inside the caller's process, or several beside it, for scripts and tests."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.validation import check_text, missing_tokenizer
 from atom_core.engine.interrupts import interrupts_held
 from atom_core.engine.outputs.local_requests import LocalRequests, StreamCallback
+from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.errors import EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
@@ -27,7 +28,9 @@ Prompt = str | Sequence[int]
 
 
 class LLMEngine:
-    """Generates text in this process.
+    """Generates text in this process, or in one for each engine with `data_parallel_size` above 1.
+
+    What an engine of several had that dies finishes with "error"; the others go on, and it is started anew once.
 
     A call that ends with an exception, Ctrl-C among them, leaves nothing of its own requests in the engine. In the main
     thread Ctrl-C takes effect between steps; a second one takes effect at once.
@@ -55,12 +58,13 @@ class LLMEngine:
         return engine
 
     def _start(self, args: EngineArgs, executor: MakeExecutor = make_executor) -> None:
-        self._core: EngineCore | None = None
+        self._core: EngineCore | ReplicatedCore | None = None
         checkpoint = open_model(args)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
         config = resolve(args, checkpoint)
         self._speculates = config.speculation is not None
-        core = EngineCore(config, executor(config))
+        several = args.data_parallel_size > 1
+        core = ReplicatedCore(args, checkpoint.path) if several else EngineCore(config, executor(config))
         self._core = core
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
@@ -169,7 +173,7 @@ class LLMEngine:
         self._open_core().profile(start=True)
 
     def stop_profile(self) -> None:
-        """End the trace and write it under ``{torch_profiler_dir}/rank_0/``."""
+        """End the trace and write it under ``{torch_profiler_dir}/``, in a folder for each rank."""
         self._open_core().profile(start=False)
 
     @property
@@ -204,7 +208,7 @@ class LLMEngine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _open_core(self) -> EngineCore:
+    def _open_core(self) -> EngineCore | ReplicatedCore:
         if self._core is None:
             raise EngineDeadError("this engine was closed")
         return self._core
@@ -247,7 +251,7 @@ class LLMEngine:
             for submission in submissions:
                 for sample in submission.samples():
                     self._requests.add(sample, callback)
-                    core.add_request(sample)
+                core.add(submission)
 
     def _run(self, submissions: Sequence[Submission], *, use_tqdm: bool) -> list[dict[str, Any]]:
         """Queue these, step until they have finished, and return their outputs in order. Others wait for `step`."""
@@ -288,7 +292,7 @@ def _request_ids(submissions: Sequence[Submission]) -> list[str]:
     return [prompt.request_id for submission in submissions for prompt in submission.prompts]
 
 
-def _check_fit(core: EngineCore, submission: Submission) -> None:
+def _check_fit(core: EngineCore | ReplicatedCore, submission: Submission) -> None:
     """Raise InvalidRequestError where a prompt could never run."""
     for sample in submission.samples():
         if sample.sample_index == 0 and (reason := core.why_it_cannot_fit(sample)) is not None:

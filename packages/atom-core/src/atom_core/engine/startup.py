@@ -43,8 +43,10 @@ def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None
     return Tokenizer.of_model(checkpoint, args.tokenizer)
 
 
-def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
+def resolve(args: EngineArgs, checkpoint: Checkpoint, *, data_parallel_rank: int = 0) -> EngineConfig:
     """The configuration of `args` on this machine. Imports torch, to look at the hardware.
+
+    `data_parallel_rank` is the engine's number among those that share the requests.
 
     Environment variables that begin as ours do and that nothing reads are logged.
     """
@@ -62,7 +64,7 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint) -> EngineConfig:
         raise type(error)(f"{args.model}: {error}") from None
     if implementation.name == "transformers":
         args = _eager(args)
-    config = resolve_config(args, checkpoint, detect_platform())
+    config = resolve_config(args, checkpoint, detect_platform(), data_parallel_rank=data_parallel_rank)
     if config.parallel.tensor_parallel_size > 1:
         _check_shared(config, checkpoint)
     return config

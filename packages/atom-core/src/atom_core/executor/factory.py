@@ -17,6 +17,9 @@ def make_executor(config: EngineConfig) -> Executor:
 
         return ProcessExecutor(config)
     from atom_core.executor.inline import InlineExecutor
+    from atom_core.worker.devices.factory import device_of
     from atom_core.worker.model_runner import ModelRunner
 
+    if config.parallel.data_parallel_size > 1:
+        device_of(config.device).take(config.parallel.first_device)
     return InlineExecutor(ModelRunner(config))

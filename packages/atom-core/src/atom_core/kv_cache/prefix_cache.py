@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
-from atom_core.kv_cache.hashing import BlockHasher, pack_token_ids
+from atom_core.kv_cache.hashing import BlockHasher, BlockNames
 from atom_kernels.protocols import GroupSpec, Pages
 
 
@@ -66,7 +66,7 @@ class PrefixCache:
     ) -> None:
         self._block_size = block_size
         self._num_next = int(names_cover_next)
-        self._hasher = hasher
+        self._names = BlockNames(hasher, block_size, names_cover_next=names_cover_next)
         self._on_change = on_change
         self._groups = tuple(groups)
         self._keeps_all = all(group.keeps_all for group in groups)
@@ -155,7 +155,7 @@ class PrefixCache:
         self, table: BlockTable, token_ids: list[int], index: int, parent: CachedPrefix | str
     ) -> CachedPrefix | None:
         prefix = self._by_hash.get(self._hash(table, token_ids, index))
-        if prefix is None or prefix.parent != parent or prefix.token_ids != self._tokens(token_ids, index):
+        if prefix is None or prefix.parent != parent or prefix.token_ids != self._names.tokens(token_ids, index):
             return None
         return prefix
 
@@ -165,7 +165,7 @@ class PrefixCache:
         if replaced is not None:
             self._drop_blocks(replaced, range(len(self._groups)))
             self._unname(replaced)
-        prefix = CachedPrefix(name, table.parent, self._tokens(token_ids, index), len(self._groups))
+        prefix = CachedPrefix(name, table.parent, self._names.tokens(token_ids, index), len(self._groups))
         if isinstance(prefix.parent, CachedPrefix):
             prefix.parent.num_children += 1
         self._by_hash[name] = prefix
@@ -205,14 +205,5 @@ class PrefixCache:
             prefix.parent.num_children -= 1
 
     def _hash(self, table: BlockTable, token_ids: list[int], index: int) -> bytes:
-        hashes = table.hashes
-        while len(hashes) <= index:
-            prefix = hashes[-1] if hashes else self._salted(table.salt)
-            hashes.append(self._hasher(prefix, pack_token_ids(self._tokens(token_ids, len(hashes)))))
-        return hashes[index]
-
-    def _salted(self, salt: str) -> bytes:
-        return self._hasher(b"", salt.encode(errors="surrogatepass")) if salt else b""
-
-    def _tokens(self, token_ids: list[int], index: int) -> list[int]:
-        return token_ids[index * self._block_size : (index + 1) * self._block_size + self._num_next]
+        self._names.extend(table.hashes, token_ids, index + 1, salt=table.salt)
+        return table.hashes[index]

@@ -156,6 +156,10 @@ class Prompt(msgspec.Struct, frozen=True):
     seed: int
     max_tokens: int
 
+    def sample_ids(self, n: int) -> list[str]:
+        """The ids of its `n` samples."""
+        return [self.request_id] if n == 1 else [f"{self.request_id}/{index}" for index in range(n)]
+
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     """Validated, tokenized prompts that were submitted together and share all but what `Prompt` holds.
@@ -184,9 +188,9 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
         n = self.sampling_params.n
         for prompt in self.prompts:
             params = msgspec.structs.replace(self.sampling_params, n=1, seed=prompt.seed, max_tokens=prompt.max_tokens)
-            for index in range(n):
+            for index, sample_id in enumerate(prompt.sample_ids(n)):
                 yield EngineRequest(
-                    request_id=prompt.request_id if n == 1 else f"{prompt.request_id}/{index}",
+                    request_id=sample_id,
                     token_ids=prompt.token_ids,
                     sampling_params=params,
                     kind=self.kind,

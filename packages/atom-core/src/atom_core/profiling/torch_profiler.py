@@ -27,7 +27,11 @@ NO_DIRECTORY = (
 class TorchProfiler:
     """Records what the thread that calls `start` and `stop` runs between them.
 
-    Traces are written to ``{directory}/rank_{rank}/*.pt.trace.json.gz``, for TensorBoard and chrome://tracing.
+    Traces are written to ``{directory}/{name}/*.pt.trace.json.gz``, for TensorBoard and chrome://tracing.
+
+    Args:
+        config: where traces go, and what they hold.
+        name: the rank's, such as "rank_0" (`ParallelConfig.name_of`).
 
     Attributes:
         mark: ``with mark(name)`` names what runs inside, in a trace that is being recorded with `mark_trace`.
@@ -35,9 +39,9 @@ class TorchProfiler:
 
     mark: Callable[[str], AbstractContextManager[Any]]
 
-    def __init__(self, config: ProfilerConfig, rank: int = 0) -> None:
+    def __init__(self, config: ProfilerConfig, name: str) -> None:
         self._config = config
-        self._rank = rank
+        self._name = name
         self._profile: torch.profiler.profile | None = None
         self.mark = nullcontext
 
@@ -93,4 +97,4 @@ class TorchProfiler:
     @property
     def folder(self) -> Path:
         """Where this rank's traces go."""
-        return Path(self._config.directory or ".") / f"rank_{self._rank}"
+        return Path(self._config.directory or ".") / self._name

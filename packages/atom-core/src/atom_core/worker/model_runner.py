@@ -87,7 +87,7 @@ class ModelRunner:
         self._load_model = load_model
         self._capture = capture
         self._ranks = ranks
-        self._profiler = TorchProfiler(config.profiler, ranks.rank)
+        self._profiler = TorchProfiler(config.profiler, config.parallel.name_of(ranks.rank))
         self._pooler = Pooler()
         self._embeds = False
         self._forward: Forward | None = None

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.requests import Request
 
-from atom_core import EngineDeadError, InvalidRequestError, RequestOutput, SamplingParams
+from atom_core import InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.messages import Pooling, RequestState
 from atom_server.access.guard import caller_of
@@ -17,7 +17,7 @@ from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
 from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError, engine_dead, shutting_down
-from atom_server.generation.tallies import Tallies
+from atom_server.generation.tallies import ServedPrompt, Tallies
 from atom_server.prompts.texts import PromptTokens
 from atom_server.request_log import RequestRecord
 from atom_server.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage
@@ -141,11 +141,11 @@ class Generation:
         """Abort what still runs, whoever reads the outputs. Safe to call again."""
         if self in self._state.active:
             self._state.active.discard(self)
+            served = zip(self._stream.engines, self.prompts, self._num_cached, strict=True)
             self._state.metrics.take_end(
                 self._tallies,
                 self._params,
-                num_prompt_tokens=self.num_prompt_tokens,
-                num_cached_tokens=self._sum_cached,
+                [ServedPrompt(engine, len(prompt.token_ids), cached) for engine, prompt, cached in served],
             )
         await self._stream.aclose()
 
@@ -200,7 +200,7 @@ class Generation:
         before = self._tallies.num_tokens
         gap = self._tallies.count(prompt_index * self.n + output.index, output)
         if gap is not None:
-            self._state.metrics.inter_token.observe(gap)
+            self._state.metrics.inter_token[self._stream.engines[prompt_index]].observe(gap)
         self._state.rates.take_output(self._caller, self._tallies.num_tokens - before)
         if output.index == 0:
             self._sum_cached += output.num_cached_tokens - self._num_cached[prompt_index]
@@ -211,14 +211,12 @@ class Generation:
             return self._abort_reason or shutting_down()
         if output.error_code == "slow_reader":
             return APIError(408, output.error or "", code=output.error_code)
+        if output.error_code == "engine_dead":
+            return engine_dead(output.error)
         if output.error_code in ("invalid_grammar", "queue_full"):
             name = "structured_outputs"
             error = InvalidRequestError(f"{name}: {output.error}", name, output.error_code)
             return renamed(_in_words_of(self._body, error), self._names)
-        try:
-            self._state.engine.check_health()
-        except EngineDeadError as error:
-            return engine_dead(error)
         message = f"the request failed in the engine: {output.error or 'no reason is known'}"
         return APIError(500, message, code=output.error_code or "internal_error")
 

@@ -1,8 +1,8 @@
-"""`EngineMetrics`: what runs, waits and is cached as of the engine's last step."""
+"""`EngineMetrics`: what runs, waits and is cached as of each engine's last step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
@@ -13,80 +13,121 @@ from atom_core import StepStats
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
+    from atom_core.engine.replicas.status import EngineStatus
+
+# By name: what is counted, and its count.
+_COUNTERS: dict[str, tuple[str, Callable[[StepStats], float]]] = {
+    "num_preemptions": ("Requests that lost their blocks to others.", lambda stats: stats.num_preemptions),
+    "prefix_cache_queries": ("Tokens looked up in the prefix cache.", lambda stats: stats.prefix_cache_queries),
+    "prefix_cache_hits": ("Tokens found there.", lambda stats: stats.prefix_cache_hits),
+    "forced_tokens": ("Tokens that grammars left no choice about.", lambda stats: stats.num_forced_tokens),
+    "spec_decode_num_drafts": ("Requests in steps that had draft tokens.", lambda stats: stats.num_drafts),
+    "spec_decode_num_draft_tokens": ("Tokens that were guessed.", lambda stats: stats.num_draft_tokens),
+    "spec_decode_num_accepted_tokens": ("Guesses that were right.", lambda stats: stats.num_accepted_tokens),
+    "late_captures": ("Graphs that were captured while a step waited for them.", lambda stats: stats.num_late_captures),
+    "late_compilations": ("Compilations that a step waited for.", lambda stats: stats.num_late_compilations),
+    "not_finite_logits": (
+        "Requests ended by logits or states that are not finite.",
+        lambda stats: stats.num_not_finite,
+    ),
+}
+
+Values = Iterable[tuple[Mapping[str, str], float]]
+"""Labels beside the model's name, and the value under them."""
 
 
 class EngineMetrics(Collector):
-    """Asks the engine whenever somebody reads.
+    """Asks the engines whenever somebody reads. Every value has the rank of its engine as a label.
 
     Args:
         prefix: what all names begin with.
-        labels: the labels that all values have.
+        model_name: a label that all values have.
     """
 
-    def __init__(self, engine: AsyncEngine, prefix: str, labels: Mapping[str, str]) -> None:
-        self._engine, self._prefix, self._labels = engine, prefix, dict(labels)
+    def __init__(self, engine: AsyncEngine, prefix: str, model_name: str) -> None:
+        self._engine, self._prefix, self._model_name = engine, prefix, model_name
 
     def collect(self) -> Iterator[Metric]:
         """The families, as the library calls a name with its values."""
-        info = self._engine.info
-        stats = self._engine.stats or StepStats(0, 0, info.num_blocks, info.num_blocks, 0, 0, 0)
-        used = (stats.num_blocks - stats.num_free_blocks) / stats.num_blocks if stats.num_blocks else 0.0
-        yield self._gauge("num_requests_running", "Samples that run.", stats.num_running)
-        yield self._gauge("num_requests_waiting", "Samples that wait.", stats.num_waiting)
-        waiting = {"capacity": stats.num_waiting, "grammar": stats.num_waiting_for_grammar}
-        yield self._gauges("num_requests_waiting_by_reason", "Samples that wait, by what for.", "reason", waiting)
-        yield self._gauge("engine_paused", "1 while an administrator has paused it.", self._engine.control.is_paused)
-        seconds = self._engine.info.timings
-        yield self._gauges("startup_seconds", "Seconds of each phase of the start.", "phase", seconds)
+        engines = [({"engine": str(status.rank)}, status) for status in self._engine.engines]
+        stats = [(labels, _stats_of(status)) for labels, status in engines]
+        yield self._gauge("num_requests_running", "Samples that run.", ((e, s.num_running) for e, s in stats))
+        yield self._gauge("num_requests_waiting", "Samples that wait.", ((e, s.num_waiting) for e, s in stats))
+        yield self._gauge(
+            "num_requests_waiting_by_reason",
+            "Samples that wait, by what for.",
+            (
+                (labels | {"reason": reason}, count)
+                for labels, one in stats
+                for reason, count in (("capacity", one.num_waiting), ("grammar", one.num_waiting_for_grammar))
+            ),
+        )
+        is_paused = self._engine.control.is_paused
+        yield self._gauge(
+            "engine_paused", "1 while an administrator has paused it.", ((e, is_paused) for e, _ in stats)
+        )
+        serves = ((labels, status.state == "serving") for labels, status in engines)
+        yield self._gauge("engine_serving", "1 while it works, 0 while it is dead or starts anew.", serves)
+        phases = (
+            (labels | {"phase": phase}, seconds)
+            for labels, status in engines
+            for phase, seconds in self._timings(status).items()
+        )
+        yield self._gauge("startup_seconds", "Seconds of each phase of the start.", phases)
+        used = ((e, 1 - s.num_free_blocks / s.num_blocks if s.num_blocks else 0.0) for e, s in stats)
         yield self._gauge("kv_cache_usage_perc", "Share of the KV cache's blocks that requests hold, 0 to 1.", used)
-        kept = stats.num_kept_output_tokens
+        kept = ((labels, one.num_kept_output_tokens) for labels, one in stats)
         yield self._gauge(
             "spec_decode_kept_output_tokens", "Tokens of ended requests, by which others are guessed.", kept
         )
-        for name, help, value in (
-            ("num_preemptions", "Requests that lost their blocks to others.", stats.num_preemptions),
-            ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries),
-            ("prefix_cache_hits", "Tokens found there.", stats.prefix_cache_hits),
-            ("forced_tokens", "Tokens that grammars left no choice about.", stats.num_forced_tokens),
-            ("spec_decode_num_drafts", "Requests in steps that had draft tokens.", stats.num_drafts),
-            ("spec_decode_num_draft_tokens", "Tokens that were guessed.", stats.num_draft_tokens),
-            ("spec_decode_num_accepted_tokens", "Guesses that were right.", stats.num_accepted_tokens),
-            ("late_captures", "Graphs that were captured while a step waited for them.", stats.num_late_captures),
-            ("late_compilations", "Compilations that a step waited for.", stats.num_late_compilations),
-            ("engine_restarts", "Times that the engine was started anew.", self._engine.num_restarts),
-            ("not_finite_logits", "Requests ended by logits or states that are not finite.", stats.num_not_finite),
-        ):
-            counter = CounterMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(self._labels))
-            counter.add_metric(tuple(self._labels.values()), value)
-            yield counter
-        yield self._accepted_by_position(stats.num_accepted_tokens_per_pos)
-        config = {
-            "block_size": str(info.block_size),
-            "cache_dtype": info.kv_cache_dtype,
-            "enable_prefix_caching": str(info.enable_prefix_caching),
-            "num_gpu_blocks": str(info.num_blocks),
-        }
-        yield self._gauge("cache_config_info", "The KV cache.", 1, config)
-
-    def _accepted_by_position(self, counts: Sequence[int]) -> CounterMetricFamily:
-        name = f"{self._prefix}:spec_decode_num_accepted_tokens_per_pos"
-        labels = (*self._labels, "position")
-        counter = CounterMetricFamily(
-            name, "Guesses that were right, by their place among those of a step.", labels=labels
+        for name, (help, count) in _COUNTERS.items():
+            yield self._counter(name, help, ((e, count(s)) for e, s in stats))
+        restarts = ((labels, status.num_restarts) for labels, status in engines)
+        yield self._counter("engine_restarts", "Times that the engine was started anew.", restarts)
+        yield self._counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Guesses that were right, by their place among those of a step.",
+            (
+                (labels | {"position": str(position)}, count)
+                for labels, one in stats
+                for position, count in enumerate(one.num_accepted_tokens_per_pos)
+            ),
+            also=("position",),
         )
-        for position, count in enumerate(counts):
-            counter.add_metric((*self._labels.values(), str(position)), count)
+        yield self._gauge("cache_config_info", "The KV cache.", ((e | _cache_of(s), 1) for e, s in engines))
+
+    def _timings(self, status: EngineStatus) -> Mapping[str, float]:
+        if status.info is None:
+            return {}
+        return self._engine.info.timings | status.info.timings if status.rank == 0 else status.info.timings
+
+    def _gauge(self, name: str, help: str, values: Values) -> GaugeMetricFamily:
+        found = list(values)
+        names = ("model_name", *(found[0][0] if found else ()))
+        gauge = GaugeMetricFamily(f"{self._prefix}:{name}", help, labels=names)
+        for labels, value in found:
+            gauge.add_metric((self._model_name, *labels.values()), value)
+        return gauge
+
+    def _counter(self, name: str, help: str, values: Values, *, also: tuple[str, ...] = ()) -> CounterMetricFamily:
+        """A family of counts; `also` names labels beside the engine's."""
+        counter = CounterMetricFamily(f"{self._prefix}:{name}", help, labels=("model_name", "engine", *also))
+        for labels, value in values:
+            counter.add_metric((self._model_name, *labels.values()), value)
         return counter
 
-    def _gauges(self, name: str, help: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-        """A value for each value of `label`."""
-        gauge = GaugeMetricFamily(f"{self._prefix}:{name}", help, labels=(*self._labels, label))
-        for key, value in values.items():
-            gauge.add_metric((*self._labels.values(), key), value)
-        return gauge
 
-    def _gauge(self, name: str, help: str, value: float, more: Mapping[str, str] | None = None) -> GaugeMetricFamily:
-        labels = {**self._labels, **(more or {})}
-        gauge = GaugeMetricFamily(f"{self._prefix}:{name}", help, labels=tuple(labels))
-        gauge.add_metric(tuple(labels.values()), value)
-        return gauge
+def _stats_of(status: EngineStatus) -> StepStats:
+    """The last counts of an engine; those of an idle one where it has told none."""
+    num_blocks = 0 if status.info is None else status.info.num_blocks
+    return status.stats or StepStats(0, 0, num_blocks, num_blocks, 0, 0, 0)
+
+
+def _cache_of(status: EngineStatus) -> dict[str, str]:
+    info = status.info
+    return {
+        "block_size": str(info and info.block_size),
+        "cache_dtype": str(info and info.kv_cache_dtype),
+        "enable_prefix_caching": str(info and info.enable_prefix_caching),
+        "num_gpu_blocks": str(info and info.num_blocks),
+    }

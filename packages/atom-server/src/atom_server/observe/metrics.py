@@ -14,7 +14,7 @@ from atom_server.observe.engine_metrics import EngineMetrics
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine, SamplingParams
-    from atom_server.generation.tallies import Tallies
+    from atom_server.generation.tallies import ServedPrompt, Tallies
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
 _STEPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
@@ -26,17 +26,24 @@ _REJECTED = {429: "rate_limit", 503: "unavailable"}
 class Metrics:
     """Counts what ends; what is running is asked of the engine when somebody reads.
 
+    Counts of tokens and samples are each engine's own. What is measured of a whole request counts for the engine of its
+    first prompt, and what no engine has seen for the first one.
+
     Args:
         prefix: what all names begin with.
-        model_name: their label.
+        model_name: their label, beside the engine's rank.
+
+    Attributes:
+        inter_token: by rank, the seconds between news of a sample.
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str, model_name: str) -> None:
         # Otherwise each counter would have a second line with the time of its creation.
         disable_created_metrics()
-        self._prefix, self._labels = prefix, {"model_name": model_name, "engine": "0"}
+        self._prefix = prefix
+        self._engines = [{"model_name": model_name, "engine": str(status.rank)} for status in engine.engines]
         self._registry = CollectorRegistry()
-        self._registry.register(EngineMetrics(engine, prefix, self._labels))
+        self._registry.register(EngineMetrics(engine, prefix, model_name))
         self._prompt_tokens = self._count("prompt_tokens", "Tokens of prompts.")
         self._cached_tokens = self._count("prompt_tokens_cached", "Tokens of prompts that the prefix cache had.")
         self._generation_tokens = self._count("generation_tokens", "Tokens generated.")
@@ -55,49 +62,54 @@ class Metrics:
         self._request_max_tokens = self._histogram("request_params_max_tokens", "Tokens that it asked for.", _TOKENS)
         self._request_n = self._histogram("request_params_n", "Samples of each prompt that were asked for.", _SAMPLES)
 
-    def take_end(
-        self, tallies: Tallies, params: SamplingParams, *, num_prompt_tokens: int, num_cached_tokens: int
-    ) -> None:
+    def take_end(self, tallies: Tallies, params: SamplingParams, prompts: Sequence[ServedPrompt]) -> None:
         """Count a request that has ended, in whatever way; `params` are its parameters."""
-        self._prompt_tokens.inc(num_prompt_tokens)
-        self._cached_tokens.inc(num_cached_tokens)
-        self._generation_tokens.inc(tallies.num_tokens)
-        for reason in tallies.finish_reasons():
-            self._finished.labels(**self._labels, finished_reason=reason).inc()
-        self._request_prompt.observe(num_prompt_tokens)
-        self._request_output.observe(tallies.num_tokens)
-        self._request_n.observe(params.n)
+        reasons = tallies.finish_reasons()
+        for index, prompt in enumerate(prompts):
+            engine, samples = prompt.engine, range(index * params.n, (index + 1) * params.n)
+            self._prompt_tokens[engine].inc(prompt.num_tokens)
+            self._cached_tokens[engine].inc(prompt.num_cached_tokens)
+            self._generation_tokens[engine].inc(sum(map(tallies.num_tokens_of, samples)))
+            for sample in samples:
+                self._finished.labels(**self._engines[engine], finished_reason=reasons[sample]).inc()
+        first = prompts[0].engine
+        self._request_prompt[first].observe(sum(prompt.num_tokens for prompt in prompts))
+        self._request_output[first].observe(tallies.num_tokens)
+        self._request_n[first].observe(params.n)
         if params.max_tokens is not None:
-            self._request_max_tokens.observe(params.max_tokens)
+            self._request_max_tokens[first].observe(params.max_tokens)
         if tallies.latency:
-            self._latency.observe(tallies.latency)
+            self._latency[first].observe(tallies.latency)
         if tallies.num_tokens:
             queued = tallies.queued or 0.0
-            self._queue.observe(queued)
-            self._ttft.observe(tallies.ttft)
-            self._prefill.observe(tallies.ttft - queued)
-            self._decode.observe(tallies.latency - tallies.ttft)
-            self._inference.observe(tallies.latency - queued)
+            self._queue[first].observe(queued)
+            self._ttft[first].observe(tallies.ttft)
+            self._prefill[first].observe(tallies.ttft - queued)
+            self._decode[first].observe(tallies.latency - tallies.ttft)
+            self._inference[first].observe(tallies.latency - queued)
         if tallies.seconds_per_token:
-            self._per_token.observe(tallies.seconds_per_token)
+            self._per_token[first].observe(tallies.seconds_per_token)
 
     def take_status(self, status: int) -> None:
         """Count an answer with this status."""
         if status in _REJECTED:
-            self._rejections.labels(**self._labels, reason=_REJECTED[status]).inc()
+            self._rejections.labels(**self._engines[0], reason=_REJECTED[status]).inc()
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format, version 0.0.4."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, help: str, *more: str) -> Counter:
-        return Counter(f"{self._prefix}:{name}", help, (*self._labels, *more), registry=self._registry)
+        return Counter(f"{self._prefix}:{name}", help, (*self._engines[0], *more), registry=self._registry)
 
-    def _count(self, name: str, help: str) -> Counter:
-        return self._counter(name, help).labels(**self._labels)
+    def _count(self, name: str, help: str) -> list[Counter]:
+        """A counter for each engine."""
+        counter = self._counter(name, help)
+        return [counter.labels(**labels) for labels in self._engines]
 
-    def _histogram(self, name: str, help: str, bounds: Sequence[float]) -> Histogram:
+    def _histogram(self, name: str, help: str, bounds: Sequence[float]) -> list[Histogram]:
+        """A histogram for each engine."""
         histogram = Histogram(
-            f"{self._prefix}:{name}", help, tuple(self._labels), registry=self._registry, buckets=bounds
+            f"{self._prefix}:{name}", help, tuple(self._engines[0]), registry=self._registry, buckets=bounds
         )
-        return histogram.labels(**self._labels)
+        return [histogram.labels(**labels) for labels in self._engines]

@@ -12,9 +12,19 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 async def health(request: Request) -> dict[str, str]:
-    """`{"status": "ok"}` while the engine's process lives and makes progress, 503 otherwise."""
-    _check_engine(server_state(request))
-    return {"status": "ok"}
+    """`{"status": "ok"}` while the engine's process lives and makes progress, 503 otherwise.
+
+    Of several engines one is enough: then the status is "degraded", and the detail names the others.
+    """
+    state = server_state(request)
+    _check_engine(state)
+    engines = state.engine.engines
+    others = [engine for engine in engines if engine.state != "serving"]
+    if not others:
+        return {"status": "ok"}
+    lines = [f"engine {engine.rank} is {engine.state}: {engine.cause}" for engine in others]
+    serving = f"{len(engines) - len(others)} of {len(engines)} engines serve"
+    return {"status": "degraded", "detail": "; ".join([serving, *lines])}
 
 
 @router.get("/ready")

@@ -24,13 +24,14 @@ async def version() -> dict[str, str]:
 
 @router.get("/server_info", tags=["health"])
 async def server_info(request: Request) -> dict[str, Any]:
-    """What the engine and the server resolved at start; secrets are left out."""
+    """What the engine and the server resolved at start, and how each engine does; secrets are left out."""
     state = server_state(request)
     options = {name: value for name, value in dataclasses.asdict(state.options).items() if name not in _SECRET}
     return {
         "version": __version__,
         "served_model_names": list(state.served_names),
         "engine": msgspec.to_builtins(state.engine.info),
+        "engines": msgspec.to_builtins(state.engine.engines),
         "server": options | {"asks_for_api_key": len(state.keys) > 0},
     }
 

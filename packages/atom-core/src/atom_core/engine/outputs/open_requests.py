@@ -62,12 +62,12 @@ class OpenRequests:
         """The load of one tenant. A request counts whole until all of its samples have ended."""
         return Load(num_samples=self._samples_of[tenant], num_tokens=self._tokens_of[tenant])
 
-    def add(self, submission: Submission) -> RequestStream:
-        """The stream for all samples of a submission."""
+    def add(self, submission: Submission, engines: Sequence[int] = ()) -> RequestStream:
+        """The stream for all samples of a submission; `engines` has the rank of the one that gets each prompt."""
         for sample in submission.samples():
             self._outputs.add(sample)
         request_ids = [prompt.request_id for prompt in submission.prompts]
-        stream = RequestStream(request_ids, submission.num_samples, self._close, self._unread)
+        stream = RequestStream(request_ids, submission.num_samples, self._close, self._unread, engines=engines)
         self._streams |= dict.fromkeys(request_ids, ref(stream))
         for prompt in submission.prompts:
             load = (submission.tenant, submission.sampling_params.n, len(prompt.token_ids))
@@ -78,7 +78,7 @@ class OpenRequests:
         return stream
 
     def take(self, news: list[EngineOutput]) -> None:
-        """Turn a step's news into text, and wake whoever waits for it."""
+        """Turn news of samples into text, and wake whoever waits for it."""
         processed = self._outputs.process(news)
         if processed.stopped_request_ids:
             self._on_abort(processed.stopped_request_ids)
@@ -88,9 +88,9 @@ class OpenRequests:
         """Ids of the samples of these prompts that have not finished."""
         return [sample_id for request_id in request_ids for sample_id in self._outputs.open_ids(request_id)]
 
-    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+    def end_all(self, reason: FinishReason) -> None:
         """Give every open sample its last news."""
-        self._deliver(self._outputs.finish_all(reason, error))
+        self._deliver(self._outputs.finish_all(reason))
 
     async def wait_until_idle(self) -> None:
         """Return when nothing is open."""

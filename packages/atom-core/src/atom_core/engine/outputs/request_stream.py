@@ -28,6 +28,7 @@ class RequestStream:
 
     Attributes:
         request_ids: the ids of the prompts, in order; `RequestOutput.request_id` is one of them.
+        engines: the rank of the engine that each prompt went to, in the same order.
         num_unread: tokens and log-probabilities that wait to be read.
     """
 
@@ -37,11 +38,13 @@ class RequestStream:
         num_samples: int,
         on_close: Callable[[Sequence[str]], None],
         unread: Unread | None = None,
+        *,
+        engines: Sequence[int] = (),
     ) -> None:
         self.num_unread = 0
         self._unread = unread or Unread()
         self._unread.streams.add(self)
-        self.request_ids = request_ids
+        self.request_ids, self.engines = request_ids, engines
         self._num_open = num_samples
         self._on_close = on_close
         self._outputs: deque[RequestOutput] = deque()

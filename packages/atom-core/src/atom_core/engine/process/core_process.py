@@ -58,10 +58,8 @@ def main() -> int:
     # Signals reach the whole group: the parent drains, and then ends this process.
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=settings.log_level(), handlers=[handler])
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    _set_up_log(launch)
     threading.Thread(target=_die_with_parent, args=(launch.folder,), daemon=True).start()
     context = zmq.Context()
     sender = _Sender(context, news_address(launch.folder))
@@ -86,6 +84,15 @@ def main() -> int:
     return 0
 
 
+def _set_up_log(launch: Launch) -> None:
+    several = launch.settings.get("data_parallel_size", 1) != 1
+    handler = logging.StreamHandler(sys.stderr)
+    name = f"engine {launch.data_parallel_rank} " if several else ""
+    handler.setFormatter(LineFormatter(f"%(levelname)s {name}%(name)s: %(message)s"))
+    # All engines say the same as they start; what differs is a warning.
+    logging.basicConfig(level=settings.log_level() if launch.data_parallel_rank == 0 else "WARNING", handlers=[handler])
+
+
 def _start_core(launch: Launch) -> EngineCore:
     from atom_core.config import EngineArgs
     from atom_core.engine.startup import resolve
@@ -93,7 +100,7 @@ def _start_core(launch: Launch) -> EngineCore:
 
     args = EngineArgs.from_keywords(**launch.settings)
     started = time.perf_counter()
-    config = resolve(args, open_checkpoint(launch.model_path))
+    config = resolve(args, open_checkpoint(launch.model_path), data_parallel_rank=launch.data_parallel_rank)
     resolved = time.perf_counter() - started
     core = EngineCore(config)
     core.info.timings.update({"import torch, probe the machine": resolved})
@@ -145,8 +152,7 @@ class _EngineLoop:
     def _handle(self, message: ToEngine | Exception) -> None:
         match message:
             case AddRequests(submission):
-                for sample in submission.samples():
-                    self._core.add_request(sample)
+                self._core.add(submission)
             case AbortRequests(request_ids):
                 self._core.abort(request_ids)
             case Profile(call_id, start):

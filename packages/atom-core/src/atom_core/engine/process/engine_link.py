@@ -27,6 +27,7 @@ class EngineLink:
 
     Args:
         args: the arguments that the engine starts with.
+        rank: its number among engines that share the requests.
         on_message: called with each message of the engine.
         on_failure: called with what ended the engine: its process ended, or its news cannot be followed.
 
@@ -35,9 +36,14 @@ class EngineLink:
     """
 
     def __init__(
-        self, args: EngineArgs, *, on_message: Callable[[FromEngine], None], on_failure: Callable[[Failure], None]
+        self,
+        args: EngineArgs,
+        rank: int,
+        *,
+        on_message: Callable[[FromEngine], None],
+        on_failure: Callable[[Failure], None],
     ) -> None:
-        self.process = EngineProcess(args)
+        self.process = EngineProcess(args, rank)
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_failure = on_failure

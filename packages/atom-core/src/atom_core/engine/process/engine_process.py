@@ -23,13 +23,17 @@ from atom_core.failure import Failure, describe_exit
 class EngineProcess:
     """The child, and the private folder with the sockets between us.
 
+    Args:
+        args: the arguments that the engine starts with.
+        rank: its number among engines that share the requests.
+
     Attributes:
         folder: readable by this user only; removed by `stop`.
     """
 
-    def __init__(self, args: EngineArgs) -> None:
+    def __init__(self, args: EngineArgs, rank: int = 0) -> None:
         self.folder = tempfile.mkdtemp(prefix="atom-")  # mode 0700
-        self._args = args
+        self._args, self._rank = args, rank
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, model_path: Path, on_exit: Callable[[], None]) -> None:
@@ -39,7 +43,7 @@ class EngineProcess:
             stdin=subprocess.PIPE,
             env=settings.child_environment(self._args.num_threads),
         )
-        launch = Launch(dataclasses.asdict(self._args), str(model_path), self.folder)
+        launch = Launch(dataclasses.asdict(self._args), str(model_path), self.folder, self._rank)
         # The pipe stays open as long as this process lives: when it closes, the child ends.
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):

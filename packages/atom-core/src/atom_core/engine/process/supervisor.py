@@ -30,14 +30,21 @@ class EngineSupervisor:
     A process that hangs is killed: no step ends for too long (see `step_limit`), or it says nothing for as long.
 
     Args:
+        args: the arguments that the engine starts with.
+        rank: its number among engines that share the requests.
         on_message: called with each message of a process that works.
         on_death: called once for each process that dies after it was ready, with the cause.
     """
 
     def __init__(
-        self, args: EngineArgs, *, on_message: Callable[[FromEngine], None], on_death: Callable[[str], None]
+        self,
+        args: EngineArgs,
+        rank: int = 0,
+        *,
+        on_message: Callable[[FromEngine], None],
+        on_death: Callable[[str], None],
     ) -> None:
-        self._args = args
+        self._args, self._rank = args, rank
         self._on_message = on_message
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
@@ -132,7 +139,7 @@ class EngineSupervisor:
         return self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
 
     def _make_link(self) -> EngineLink:
-        return EngineLink(self._args, on_message=self._handle, on_failure=self._fail)
+        return EngineLink(self._args, self._rank, on_message=self._handle, on_failure=self._fail)
 
     def _handle(self, message: FromEngine) -> None:
         self._seconds_silent = 0.0
@@ -174,8 +181,13 @@ class EngineSupervisor:
         elif self._failure is None:
             self._failure = failure
             self._link.process.kill()
-            logger.error("the engine is dead: %s", failure.line)
+            logger.error("%s is dead: %s", engine_name(self._rank, self._args.data_parallel_size), failure.line)
             self._on_death(failure.cause)
+
+
+def engine_name(rank: int, num_engines: int) -> str:
+    """What people call an engine: its number matters where there are several."""
+    return "the engine" if num_engines == 1 else f"engine {rank}"
 
 
 def step_limit(chosen: float | None, num_steps: int = 0, longest_step: float = 0.0) -> float:

@@ -92,11 +92,15 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The first line that the engine's process reads: its settings (keywords of `EngineArgs`) and its sockets."""
+    """The first line that the engine's process reads: its settings (keywords of `EngineArgs`) and its sockets.
+
+    `data_parallel_rank` is its number among engines that share the requests.
+    """
 
     settings: dict[str, object]
     model_path: str
     folder: str
+    data_parallel_rank: int = 0
 
 
 ToEngine = AddRequests | AbortRequests | Profile | ListRequests | ResetPrefixCache | Pause | Shutdown

@@ -15,7 +15,7 @@ from atom_core.messages import ModelOutput, SchedulerOutput
 from atom_core.worker.runner import Masks, RunnerInfo
 
 StartRanks = Callable[..., RankProcesses]
-"""``(size, *, device, num_threads) -> RankProcesses``."""
+"""``(size, *, device, num_threads, first_device) -> RankProcesses``."""
 
 
 class ProcessExecutor:
@@ -37,7 +37,10 @@ class ProcessExecutor:
     def start(self) -> RunnerInfo:
         parallel = self._config.parallel
         self._ranks = self._start_ranks(
-            parallel.tensor_parallel_size, device=self._config.device, num_threads=parallel.num_threads
+            parallel.tensor_parallel_size,
+            device=self._config.device,
+            num_threads=parallel.num_threads,
+            first_device=parallel.first_device,
         )
         try:
             first, *others = (loaded.info for loaded in self._ranks.ask(Load(self._config)))

@@ -29,13 +29,16 @@ class RankProcesses:
         size: how many there are.
         device: "cpu" or "cuda".
         num_threads: threads of each rank.
+        first_device: the number of rank 0's device.
         command: runs a rank, with the number of a descriptor as its last argument.
 
     Raises:
         EngineStartError: one ended before all had met.
     """
 
-    def __init__(self, size: int, *, device: str, num_threads: int, command: Sequence[str] = WORKER) -> None:
+    def __init__(
+        self, size: int, *, device: str, num_threads: int, first_device: int = 0, command: Sequence[str] = WORKER
+    ) -> None:
         self._lock = threading.Lock()
         self._ends: list[tuple[bool, Failure]] = []
         self._failure: Failure | None = None
@@ -47,7 +50,8 @@ class RankProcesses:
             for rank in self._ranks:
                 rank.start(command, inherits=store, environment=environment)
             place = f"/proc/self/fd/{store}"
-            joined = [rank.ask(encode(Join(rank.rank, size, device, place, os.getpid()))) for rank in self._ranks]
+            joins = [Join(rank.rank, size, device, place, os.getpid(), first_device) for rank in self._ranks]
+            joined = [rank.ask(encode(join)) for rank, join in zip(self._ranks, joins, strict=True)]
             for answer in joined:
                 answer.result()
         except BaseException as error:

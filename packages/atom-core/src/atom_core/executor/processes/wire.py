@@ -18,7 +18,8 @@ from atom_kernels.protocols import GroupSpec, Pages, Slots
 class Join(msgspec.Struct, frozen=True, tag=True):
     """The first message: which rank the process is, and where the ranks find each other; `Joined` follows.
 
-    `parent_id` is the id of the process that started it, with which it ends.
+    On GPUs rank 0 has the device `first_device`, and the others those after it. `parent_id` is the id of the process
+    that started it, with which it ends.
     """
 
     rank: int
@@ -26,6 +27,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     device: str
     store_path: str
     parent_id: int
+    first_device: int = 0
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):

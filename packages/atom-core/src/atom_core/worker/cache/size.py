@@ -65,7 +65,7 @@ def _size_before_limits(config: EngineConfig, pages: CachePages, memory: int) ->
     """As many blocks and slots as were asked for, or as the memory holds; any request fits, whatever its length."""
     cache, max_num_seqs, block_bytes = config.cache, config.scheduler.max_num_seqs, _block_bytes(pages)
     longest, cap = config.model.max_model_len, traits_of(config.device).cache_cap
-    cap = None if cap is None else cap // config.parallel.tensor_parallel_size
+    cap = None if cap is None else cap // config.parallel.num_ranks
     if cache.num_blocks is not None:
         # Blocks over all layers become as many pages as take the same memory.
         num_blocks = cache.num_blocks * (pages.token_bytes * cache.block_size or block_bytes) // block_bytes

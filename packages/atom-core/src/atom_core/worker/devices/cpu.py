@@ -22,7 +22,7 @@ class Cpu:
 
     collectives, launches = "gloo", False
 
-    def take(self, rank: int) -> None:
+    def take(self, number: int) -> None:
         """All ranks share the host."""
 
     def begin(self, num_threads: int) -> None:
@@ -40,9 +40,9 @@ class Cpu:
     def free_memory(
         self, config: EngineConfig, model: EngineModel, pages: CachePages, *, ranks: WorkerRanks
     ) -> FreeMemory:
-        """A share of the host's free memory; as much as one likes where that is not known."""
+        """A share of the host's free memory, shared by all ranks; as much as one likes where none is known."""
         free = available_memory()
-        return FreeMemory(sys.maxsize if free is None else free // ranks.size)
+        return FreeMemory(sys.maxsize if free is None else free // (ranks.size * config.parallel.data_parallel_size))
 
     def allocate(self, layout: CacheLayout, count: int) -> Caches:
         """Pages of memory cost nothing before they are first written."""

@@ -19,9 +19,9 @@ class Gpu:
 
     collectives, launches = "cpu:gloo,cuda:nccl", True
 
-    def take(self, rank: int) -> None:
-        """The GPU of the rank's number."""
-        torch.cuda.set_device(rank)
+    def take(self, number: int) -> None:
+        """The GPU of that number, of those that this process may use."""
+        torch.cuda.set_device(number)
 
     def begin(self, num_threads: int) -> None:
         """The host computes nothing that would take several threads."""

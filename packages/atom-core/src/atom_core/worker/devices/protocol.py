@@ -39,8 +39,8 @@ class WorkerDevice(Protocol):
         """Whether it computes by itself what the worker launches."""
         ...
 
-    def take(self, rank: int) -> None:
-        """Let this process, which is that rank, compute on a device of its own."""
+    def take(self, number: int) -> None:
+        """Let this process compute on the device of that number, which is its own."""
         ...
 
     def begin(self, num_threads: int) -> None:

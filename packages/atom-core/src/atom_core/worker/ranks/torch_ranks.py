@@ -13,14 +13,15 @@ class TorchRanks:
 
     Args:
         store_path: a file that all ranks, and nobody else, can open: they find each other in it.
-        rank, size: this process's number, and how many there are. On GPUs a rank has the device of its number.
+        rank, size: this process's number, and how many there are.
         device: "cpu" or "cuda".
+        first_device: on GPUs, the number of rank 0's; the others have those after it.
     """
 
-    def __init__(self, store_path: str, rank: int, size: int, *, device: str) -> None:
+    def __init__(self, store_path: str, rank: int, size: int, *, device: str, first_device: int = 0) -> None:
         self.rank, self.size = rank, size
         own = device_of(device)
-        own.take(rank)
+        own.take(first_device + rank)
         store = dist.FileStore(store_path, size)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group(own.collectives, store=store, rank=rank, world_size=size)
         self._name = dist.group.WORLD.group_name  # type: ignore[union-attr]

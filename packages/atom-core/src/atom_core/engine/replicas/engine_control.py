@@ -1,0 +1,104 @@
+"""`EngineControl`: what is asked of the engine's process as a whole, beside requests. Torch-free."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from atom_core.engine.process.wire import ListRequests, Pause, Profile, Reply, ResetPrefixCache, ToEngine
+from atom_core.engine.replicas.replicas import EngineDeath, Replicas
+from atom_core.errors import EngineDeadError, ProfilerError
+from atom_core.messages import RequestState
+
+
+class EngineControl:
+    """Calls that wait for a reply, which comes between two steps. Belongs to the event loop.
+
+    With several engines all that work are asked, and those that die before they reply are left out. All calls raise
+    EngineDeadError where no engine is left.
+
+    Args:
+        replicas: the engines.
+
+    Attributes:
+        is_paused: no step is taken (see `pause`).
+    """
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.is_paused = self._is_to_pause = False
+        self._replicas = replicas
+        # By the id of each call: the rank of the engine that is asked, and its reply.
+        self._open: dict[int, tuple[int, asyncio.Future[Reply]]] = {}
+        self._ids = itertools.count()
+
+    async def request_states(self) -> list[RequestState]:
+        """Where each sample stands in the engine."""
+        return [state for reply in await self._ask(ListRequests) for state in reply.requests]
+
+    async def reset_prefix_cache(self) -> None:
+        """No later request finds what was cached so far; what runs goes on."""
+        self._replicas.forget_prefixes()
+        await self._ask(ResetPrefixCache)
+
+    async def pause(self) -> None:
+        """Let the steps that run end, and take no others until `resume`. Requests keep their places, new ones wait."""
+        self._is_to_pause = True  # before an answer: an engine may be started anew meanwhile
+        try:
+            await self._ask(partial(Pause, is_paused=True))
+        except BaseException:
+            self._is_to_pause = self.is_paused
+            raise
+        self.is_paused = True
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        self._is_to_pause = False
+        await self._ask(partial(Pause, is_paused=False))
+        self.is_paused = False
+
+    async def profile(self, *, start: bool) -> None:
+        """Begin or end a trace; ProfilerError says what to set where no folder was given."""
+        for reply in await self._ask(partial(Profile, start=start)):
+            if reply.error is not None:
+                raise ProfilerError(reply.error)
+
+    def take(self, reply: Reply) -> None:
+        """A reply came; one that nobody waits for any more is dropped."""
+        _, call = self._open.get(reply.call_id, (0, None))
+        if call is not None and not call.done():
+            call.set_result(reply)
+
+    def engine_started(self, rank: int) -> None:
+        """An engine was started anew: it pauses where the others do."""
+        if self._is_to_pause:
+            self._replicas.ask(rank, Pause(next(self._ids), is_paused=True))
+
+    def engine_died(self, death: EngineDeath) -> None:
+        """No reply of it will come. Where it was the last one, those that are started anew are not paused."""
+        if not self._replicas.serving:
+            self.is_paused = self._is_to_pause = False
+        for rank, call in self._open.values():
+            if rank == death.rank and not call.done():
+                call.set_exception(EngineDeadError(death.cause))
+
+    async def _ask(self, message_of: Callable[[int], ToEngine]) -> list[Reply]:
+        """The replies of the engines that give one."""
+        self._replicas.check_health()
+        asked: dict[int, asyncio.Future[Reply]] = {}
+        try:
+            for rank in self._replicas.serving:
+                call_id = next(self._ids)
+                asked[call_id] = asyncio.get_running_loop().create_future()
+                self._open[call_id] = rank, asked[call_id]
+                self._replicas.ask(rank, message_of(call_id))
+            if asked:
+                await asyncio.wait(asked.values())
+        finally:
+            for call_id in asked:
+                del self._open[call_id]
+        errors = [error for call in asked.values() if (error := call.exception()) is not None]
+        if len(errors) == len(asked):
+            raise errors[0] if errors else EngineDeadError("no engine works")
+        return [call.result() for call in asked.values() if call.exception() is None]
