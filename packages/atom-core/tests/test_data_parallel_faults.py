@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import running_engines
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError, EngineStartError, SamplingParams
+from running_engines import small_args, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -21,27 +22,15 @@ SHORT = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
 
 
 def make_args(model: Path, **overrides: Any) -> EngineArgs:
-    small = {"dtype": "float32", "num_kv_blocks": 128, "max_num_seqs": 16, "num_threads": 1, "seed": 0}
-    return EngineArgs(model=str(model), data_parallel_size=2, **{**small, **overrides})
+    return small_args(model, data_parallel_size=2, **overrides)
 
 
-@asynccontextmanager
-async def running(model: Path, **overrides: Any) -> AsyncIterator[AsyncEngine]:
-    engine = await AsyncEngine.start(make_args(model, **overrides))
-    try:
-        yield engine
-    finally:
-        await engine.shutdown()
+def running(model: Path, **overrides: Any) -> AbstractAsyncContextManager[AsyncEngine]:
+    return running_engines.running(model, data_parallel_size=2, **overrides)
 
 
 def states(engine: AsyncEngine) -> list[str]:
     return [status.state for status in engine.engines]
-
-
-async def until(condition, seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def strike(engine: AsyncEngine, rank: int, number: int = signal.SIGKILL) -> None:

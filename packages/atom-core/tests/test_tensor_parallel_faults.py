@@ -6,14 +6,15 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import running_engines
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError, EngineStartError, SamplingParams
+from running_engines import small_args, until
 
 # Seconds are the fact itself.
 pytestmark = [pytest.mark.asyncio, pytest.mark.timing]
@@ -23,17 +24,11 @@ IN_TIME = 5.0
 
 
 def make_args(model: Path, **overrides: Any) -> EngineArgs:
-    small = {"dtype": "float32", "num_kv_blocks": 128, "max_num_seqs": 16, "num_threads": 1, "seed": 0}
-    return EngineArgs(model=str(model), tensor_parallel_size=2, **{**small, **overrides})
+    return small_args(model, tensor_parallel_size=2, **overrides)
 
 
-@asynccontextmanager
-async def running(model: Path, **overrides: Any) -> AsyncIterator[AsyncEngine]:
-    engine = await AsyncEngine.start(make_args(model, **overrides))
-    try:
-        yield engine
-    finally:
-        await engine.shutdown()
+def running(model: Path, **overrides: Any) -> AbstractAsyncContextManager[AsyncEngine]:
+    return running_engines.running(model, tensor_parallel_size=2, **overrides)
 
 
 def children_of(pid: int) -> list[int]:
@@ -54,12 +49,6 @@ def is_there(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
-
-
-async def until(condition, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def engine_pid(engine: AsyncEngine) -> int:
