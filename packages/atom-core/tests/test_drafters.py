@@ -275,6 +275,14 @@ def test_the_room_of_a_step_is_kept_to():
     assert sum(chosen(0.9, 0.9, room=3, costs=costs_of(n2=1.0))) == 3
 
 
+def test_steps_grow_by_half_where_nothing_is_known_of_larger_ones():
+    rights = [0.95] * 16
+    assert sum(chosen(*rights, costs=costs_of(n16=1.0))) == 24 - 16
+    assert 8 < sum(chosen(*rights, costs=costs_of(n16=1.0, n24=1.0))) <= 36 - 16
+    assert sum(chosen(*rights, costs=costs_of(n16=1.0, n24=1.5))) == 0
+    assert chosen(0.95, costs=costs_of(n1=1.0)) == [8]
+
+
 def test_a_step_is_waited_for_where_drafts_would_follow_it():
     def is_worth(right: float, costs: StepCosts) -> bool:
         speculation = Speculation(SpeculationConfig(num_tokens=4), EachByItself(lambda: FixedDrafter(4)))

@@ -56,7 +56,7 @@ class StepCosts:
     """
 
     def __init__(self) -> None:
-        # By drafts, then by size; and what is believed of it, in rising order, worked out once for each step.
+        # Measurements by number of drafts and by size, and those that are believed: worked out once for each step.
         self._measured: dict[int, dict[int, _Measured]] = {}
         self._believed: dict[int, dict[int, float]] = {}
         self._num_steps = 0
@@ -82,6 +82,15 @@ class StepCosts:
         """After how many steps of any size such a step was measured last; 0 for never."""
         found = self._measured.get(num_next_drafts, {}).get(_size_of(num_tokens))
         return 0 if found is None else found.last
+
+    def most_to_try(self, num_tokens: int) -> int:
+        """Tokens of the largest step that may be tried where steps of `num_tokens` run.
+
+        It is half as large again as the largest one that was measured: where tokens cost time, a step of many times the
+        size would lose more than what it tells is worth.
+        """
+        largest = max([num_tokens, *self._known(0)])
+        return largest + max(_MOST_GUESSED, largest // 2)
 
     def seconds(self, num_tokens: int, num_next_drafts: int = 0) -> float:
         """What a step of so many tokens takes; 1.0 before anything was measured."""

@@ -83,7 +83,7 @@ class Speculation:
         return 0 if self._drafters is None else self._drafters.num_kept_tokens
 
     def start_trail(self, salt: str = "") -> Trail:
-        """For a request of `salt` that had none."""
+        """A trail for a request of `salt` that has none yet."""
         return Trail(None if self._drafters is None else self._drafters.start(salt), self._experience)
 
     def take_output(self, salt: str, token_ids: Sequence[int]) -> None:
@@ -179,7 +179,7 @@ class Speculation:
         return shares
 
     def _prospects(self, chances: Sequence[Sequence[float]], *, num_rows: int, room: int) -> list[Prospect]:
-        """By the number of drafts of each candidate, from none on; those who have fewer have all of theirs."""
+        """What steps promise by the number of drafts of each candidate, from none on. Who has fewer has all of them."""
         prospects = [self._prospect(float(num_rows), num_rows, 0)]
         expected, num_tokens = float(num_rows), num_rows
         for number in range(1, max(map(len, chances), default=0) + 1):
@@ -199,6 +199,7 @@ class Speculation:
         """How many drafts of each candidate give most tokens a second, where each may have its own number."""
         if not self.costs.are_known(num_rows):
             return [0] * len(chances)
+        room = min(room, self.costs.most_to_try(num_rows) - num_rows)
         places = [(chance, index) for index, found in enumerate(chances) for chance in found]
         places.sort(key=lambda place: -place[0])
         # More tokens a second than without, by enough.
