@@ -11,7 +11,8 @@ from typing import Any
 # The share of the cores' time that other processes may take: above it a result tells more of them than of the engines.
 MOST_SHARE_OF_OTHERS = 0.07
 RESULTS = Path(__file__).parent / "results"
-# By which a draft is taken: the greedy one by any rule that draws from the target's distribution, or one that is drawn.
+# Ways to take drafts: greedy ones, by any rule that draws from the target's distribution, and drawn ones by three
+# rules.
 ACCEPTANCE_RULES = ("greedy drafts", "inverse, shared number", "race, shared numbers", "rejection sampling")
 # Between these, a page of the docs shows tables of results.
 BEGIN, END = "<!-- measured: begin (python -m benchmarks chart) -->", "<!-- measured: end -->"

@@ -112,6 +112,14 @@ async def test_an_engine_that_is_stopped_is_ended_and_the_other_goes_on(tiny_lla
         engine.check_health()
 
 
+async def nothing_runs_until_it_is_resumed(engine: AsyncEngine) -> None:
+    streams = [engine.generate([3 + index] * 20, SHORT) for index in range(4)]
+    found = await engine.control.request_states()
+    assert [(state.phase, state.num_computed_tokens) for state in found] == [("waiting", 0)] * 4
+    await engine.control.resume()
+    assert await ends_of(streams) == [WHOLE] * 4
+
+
 async def test_an_engine_that_is_started_anew_is_paused_where_the_other_is(tiny_llama: Path):
     async with running(tiny_llama) as engine:
         await engine.control.pause()
@@ -119,11 +127,7 @@ async def test_an_engine_that_is_started_anew_is_paused_where_the_other_is(tiny_
         await until(lambda: states(engine) == ["restarting", "serving"])
         assert engine.control.is_paused
         await until(lambda: states(engine) == ["serving", "serving"])
-        streams = [engine.generate([3 + index] * 20, SHORT) for index in range(4)]
-        found = await engine.control.request_states()
-        assert [(state.phase, state.num_computed_tokens) for state in found] == [("waiting", 0)] * 4
-        await engine.control.resume()
-        assert await ends_of(streams) == [WHOLE] * 4
+        await nothing_runs_until_it_is_resumed(engine)
 
 
 @pytest.mark.slow
@@ -136,11 +140,7 @@ async def test_a_pause_holds_for_an_engine_that_is_started_anew_meanwhile(tiny_l
         await until(lambda: states(engine)[0] == "serving")
         strike(engine, 1, signal.SIGCONT)
         await pausing
-        streams = [engine.generate([3 + index] * 20, SHORT) for index in range(4)]
-        found = await engine.control.request_states()
-        assert [(state.phase, state.num_computed_tokens) for state in found] == [("waiting", 0)] * 4
-        await engine.control.resume()
-        assert await ends_of(streams) == [WHOLE] * 4
+        await nothing_runs_until_it_is_resumed(engine)
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from atom_core.speculation import Candidate, Speculation, SpeculationConfig
 from atom_core.speculation.trials import Prospect, Trials
 from drafting_times import TimedDecodes
 
-# By requests: a step without drafts, what the host takes before each, a token more, a draft for each request. Those
-# of 16 stand for those of 128, which take long to simulate.
+# Milliseconds for each number of requests: a step without drafts, the host's part of it, one more token, and one draft
+# for each request. The row of 16 stands for that of 128, which takes long to simulate.
 MEASURED = {
     1: (5.6, 1.4, 0.15, 0.33),
     16: (10.5, 5.0, 0.24, 0.5),
@@ -205,7 +205,7 @@ def test_a_trial_makes_no_more_drafts_than_there_is_room_for():
 
 def test_another_number_of_drafts_must_be_worth_two_in_a_hundred_more():
     def numbers(*seconds: float) -> list[int]:
-        """What is chosen while four tokens take so long."""
+        """The numbers of drafts that are chosen while a step of four tokens takes so long."""
         speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=1))
         chosen = []
         for each in seconds:

@@ -134,7 +134,7 @@ def test_a_device_that_has_nothing_to_do_gets_its_step_before_anything_else_is_d
     core.add_request(make_request())
     core.step()
     assert device.launched == [0]
-    # With that one in flight, nobody waits for the next.
+    # Nobody waits for the launch of a step while another is in flight.
     device.gate.clear()
     core.step()
     assert device.launched == [0]

@@ -131,7 +131,7 @@ def test_a_whole_model_has_a_slot_for_the_token_behind_the_step_too(num_prompt_t
 
 
 def test_where_no_block_is_free_a_whole_model_makes_one_draft_fewer_than_a_head():
-    """As above: the place that is left takes the token behind the step."""
+    """The one place that is left takes the token behind the step."""
     requests = make_request("a", 3, max_tokens=2), make_request("b", 7, max_tokens=5)
     assert with_a_whole_model(3, *requests, num_tokens=8) == ([0, 1], 0)
 

@@ -232,7 +232,7 @@ def test_a_size_is_believed_once_it_was_measured_three_times():
     costs = StepCosts()
     for seconds in (9.0, 4.0, 6.0, 5.0, 100.0):
         costs.take(4, seconds)
-    # Of five, the two that took least.
+    # The two quickest of five steps count.
     assert costs.seconds(4) == pytest.approx((4.0 + 5.0) / 2)
     costs.take(4, 0.0)
     costs.take(4, -1.0)

@@ -79,7 +79,7 @@ def test_nothing_is_guessed_where_nothing_agrees():
 
 
 def longest_agreement(text: list[int], end: list[int], most: int) -> int:
-    """By looking everywhere; the last place of `text` has nothing behind it."""
+    """The longest agreement, found by looking at every place but the last, behind which nothing stands."""
     best = 0
     for place in range(len(text) - 1):
         length = 0

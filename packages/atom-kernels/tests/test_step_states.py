@@ -77,7 +77,7 @@ def test_whatever_was_rejected_the_next_step_goes_on_from_what_was_accepted():
     ]
     caches, row = [torch.full_like(cache, 9.0) for cache in layout.allocate(3 * EACH, "cpu")], 0
     for accepted in (1, 3, 2, 1, 1, 3, 2, 2, 3, 1):
-        # What comes behind the accepted rows is anything.
+        # Other inputs stand behind the accepted rows, and must not matter.
         pairs = zip(inputs, others, strict=True)
         rows = [torch.cat([each[row : row + accepted], other[: EACH - accepted]]) for each, other in pairs]
         out = run(caches, tuple(rows), geometry_of((row, EACH), first_slots=[1 + EACH]))

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quiet_transformers")
 QWEN = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 FAMILIES = (*QWEN, "deepseek_v32", "glm_moe_dsa")
 LENGTHS = (2, 8, 17, 34, PAST_EVERY_WINDOW)
-# Behind the names of the prediction layer: those of the one layer of transformers, and of what stands before it.
+# DeepSeek's names of what stands before the prediction layer, and the names that hybrids publish.
 _NORMS = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "shared_head.norm": "norm"}
 
 

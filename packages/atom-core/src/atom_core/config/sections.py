@@ -80,7 +80,7 @@ class ParallelConfig:
         return self.data_parallel_rank * self.tensor_parallel_size
 
     def name_of(self, rank: int) -> str:
-        """What files of a rank of this engine are called."""
+        """The folder for traces of a rank of this engine."""
         return f"rank_{rank}" if self.data_parallel_size == 1 else f"dp{self.data_parallel_rank}_tp{rank}"
 
 

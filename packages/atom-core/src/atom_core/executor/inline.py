@@ -58,7 +58,7 @@ class InlineStepHandle:
         self._sample = self._thread.submit(self._run_sampler, masks)
 
     def wait_for_launch(self) -> None:
-        # What it raised, the result raises.
+        # If the forward raises, `result` raises that later.
         if self._launches:
             wait([self._forward])
 

@@ -14,12 +14,12 @@ _WITHIN_REACH = 0.8
 
 
 class Prospect(NamedTuple):
-    """What steps with a number of drafts promise.
+    """What steps with some number of drafts promise.
 
     Attributes:
-        tokens: expected of a step.
-        seconds: what it takes.
-        last_measured: as `StepCosts` has it.
+        tokens: how many a step is expected to give.
+        seconds: how long it takes.
+        last_measured: the step at which that was measured, as `StepCosts` counts them.
     """
 
     tokens: float

@@ -90,7 +90,7 @@ class PredictionLayers(nn.Module):
         return norm(layer.run_alone(positions, Residual(x)))
 
     def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
-        """By `forward`, whose layers are those of the target; see `DraftModel`."""
+        """Run its layers whole, since they are built like the target's; see `DraftModel`."""
         self.forward(input_ids, positions, features)
 
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ class WholeModel(nn.Module):
         return self.model(input_ids, positions)
 
     def keep(self, input_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> None:
-        """By `forward`: all its layers keep something; see `DraftModel`."""
+        """Run all of its layers, since each caches keys and values; see `DraftModel`."""
         self.forward(input_ids, positions, features)
 
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:

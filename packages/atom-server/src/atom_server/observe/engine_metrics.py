@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atom_core import AsyncEngine
     from atom_core.engine.replicas.status import EngineStatus
 
-# By name: what is counted, and its count.
+# Each counter's help text, and how to read it.
 _COUNTERS: dict[str, tuple[str, Callable[[StepStats], float]]] = {
     "num_preemptions": ("Requests that lost their blocks to others.", lambda stats: stats.num_preemptions),
     "prefix_cache_queries": ("Tokens looked up in the prefix cache.", lambda stats: stats.prefix_cache_queries),

@@ -29,7 +29,7 @@ class EngineControl:
     def __init__(self, replicas: Replicas) -> None:
         self.is_paused = self._is_to_pause = False
         self._replicas = replicas
-        # By the id of each call: the rank of the engine that is asked, and its reply.
+        # Each open call by its id: the rank of the engine that was asked, and the reply that will come.
         self._open: dict[int, tuple[int, asyncio.Future[Reply]]] = {}
         self._ids = itertools.count()
 

@@ -14,7 +14,7 @@ class KnownBlocks:
 
     def __init__(self, num_blocks: int) -> None:
         self._most = num_blocks
-        # In the order in which they were used, which a dict keeps.
+        # A dict keeps the order in which names were used.
         self._names: dict[bytes, None] = {}
 
     def __len__(self) -> int:

@@ -79,7 +79,7 @@ class Replica:
 
     @property
     def status(self) -> EngineStatus:
-        """As of now."""
+        """How the engine does now."""
         return EngineStatus(
             self.rank, self._state, self.process.pid, self.num_restarts, self._cause, self.info, self._stats
         )

@@ -77,12 +77,12 @@ class Kept(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, spec: Any) -> Kept:
-        """What is sent of it."""
+        """The message about a group of layers."""
         return cls("Slots" if spec.in_slots else "Pages", asdict(spec))
 
     @property
     def spec(self) -> GroupSpec:
-        """As it was."""
+        """The group that was sent."""
         return msgspec.convert(self.fields, {"Pages": Pages, "Slots": Slots}[self.kind])
 
 
@@ -100,14 +100,14 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:
-        """What is sent of it."""
+        """The message about what a runner found out."""
         fields: dict[str, Any] = msgspec.structs.asdict(info)
         fields["groups"] = tuple(map(Kept.of, info.groups))
         return cls(**fields)
 
     @property
     def info(self) -> RunnerInfo:
-        """As it was."""
+        """What the runner found out."""
         fields: dict[str, Any] = msgspec.structs.asdict(self)
         fields["groups"] = tuple(kept.spec for kept in self.groups)
         return RunnerInfo(**fields)

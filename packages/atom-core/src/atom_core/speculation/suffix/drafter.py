@@ -70,9 +70,10 @@ class SuffixDrafter:
         return best
 
     def _most_drafts(self, length: int) -> int:
-        """For each token that agrees `max_spec_factor` drafts, where both together are no deeper than the tree.
+        """How many drafts an agreement of some tokens gives: `max_spec_factor` for each token.
 
-        Of a long agreement a part is taken, with which there are most.
+        Agreement and drafts together are no longer than `max_tree_depth`, so of a long agreement only a part counts:
+        as many tokens as give most drafts.
         """
         factor = self._config.max_spec_factor
         return int(factor * min(length, self._config.max_tree_depth / (1 + factor)))

@@ -29,7 +29,7 @@ class CacheSize:
     num_snapshots: int = 0
 
     def num_bytes(self, pages: CachePages) -> int:
-        """What it takes."""
+        """Bytes of its blocks and slots."""
         return self.num_blocks * _block_bytes(pages) + (self.num_slots + self.num_snapshots) * pages.slot_bytes
 
 

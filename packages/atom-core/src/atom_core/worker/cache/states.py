@@ -10,7 +10,7 @@ from atom_core.messages import StateCopy
 
 
 class StateSlots:
-    """What layers that keep states have of every slot: tensors ``[num_slots, ...]`` of each layer."""
+    """The states of all slots: tensors ``[num_slots, ...]`` of each layer that keeps states."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tuple(tensors)

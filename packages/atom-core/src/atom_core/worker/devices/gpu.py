@@ -36,7 +36,7 @@ class Gpu:
     def free_memory(
         self, config: EngineConfig, model: EngineModel, pages: CachePages, *, ranks: WorkerRanks
     ) -> FreeMemory:
-        """What the largest step leaves, which is run once."""
+        """Run the largest step once, and measure what it leaves."""
         # Agreed, since it decides which steps are captured, and so to how many tokens they are padded.
         weights_per_token = ranks.smallest(count_weights_per_token(config, model))
         measured = measure_memory(config, model, pages, weights_per_token, device=self)

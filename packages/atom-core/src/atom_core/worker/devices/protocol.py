@@ -13,7 +13,7 @@ from atom_kernels.protocols import CacheLayout, Caches
 
 
 class FreeMemory(NamedTuple):
-    """What a model leaves of a rank's memory.
+    """Memory of a rank that is left beside a model.
 
     Attributes:
         num_bytes: for the KV cache; see `size_cache`.
@@ -58,7 +58,7 @@ class WorkerDevice(Protocol):
     def free_memory(
         self, config: EngineConfig, model: EngineModel, pages: CachePages, *, ranks: WorkerRanks
     ) -> FreeMemory:
-        """What is left for the cache with the weights of `model` loaded, and before there is a cache."""
+        """Measure what is left for the cache once the weights of `model` are loaded."""
         ...
 
     def allocate(self, layout: CacheLayout, count: int) -> Caches:

@@ -164,7 +164,7 @@ class StepGraphs:
     def _capture_drafters(
         self, batch: ModelInput, shape: GraphShape, states: Sequence[torch.Tensor]
     ) -> dict[int, Captured]:
-        """By the number of drafts."""
+        """Capture the draft model's passes: a graph for each number of drafts."""
         if self._follow is None:
             return {}
         self._sampled.zero_()

@@ -138,7 +138,7 @@ def decode(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: tl.constex
         bits = ((codes.to(tl.int32) >> (4 * plane)) & 15) | 0x4B000000
         return bits.to(tl.float32, bitcast=True) - (8388608.0 if FROM_ZERO else 8388616.0)
     elif KIND == "e2m1":
-        # At their places in a bfloat16, the upper half of a float32.
+        # The bits go where a bfloat16 has them, which is the upper half of a float32.
         words = codes.to(tl.int32)
         if plane < 3:
             bits = (words << (16 + 3 * plane)) & -2118123520  # 0x81C00000

@@ -29,7 +29,7 @@ _NEAR = 1.15
 _MOST_SPLITS = 8
 # Splits cost others too, which want the memory: fewer are taken where the model sees no more difference than this.
 _NEARLY_BEST = 1.05
-# From so many rows on, or with several groups in a step, codes are scaled before the product.
+# Codes are scaled before the product where it has so many rows, or where a step has several groups.
 _SCALED_CODES = 64
 # Rows beyond those of few rows in which a weight is decoded inside the product, and its tile.
 _MANY_ROWS, _MANY = (256, 512), (128, 128, 128, 8, 4)

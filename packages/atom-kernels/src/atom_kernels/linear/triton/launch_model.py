@@ -16,7 +16,7 @@ from atom_kernels.platform import Platform
 
 # The part of the memory's rate that programs reach, and how many times its even share of it one processor can take.
 _MEMORY_RATE, _LARGEST_SHARE = 0.70, 4.5
-# Of a processor, in a second: operations with 16 bits, and bytes of rows that are read from the L2 cache.
+# What a processor does in a second: operations with 16 bits, and bytes of rows that it reads from the L2 cache.
 _OPERATIONS, _INPUT_BYTES = 7.5e12, 1.7e11
 # Codes that a processor decodes in a second: of eight bits, and of four with one number for a step, or more.
 _BYTES_DECODED, _WORDS_DECODED, _GROUPS_DECODED = 2.7e10, 4.3e10, 1.7e10

@@ -25,7 +25,7 @@ from atom_kernels.triton.launch import launch
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
-# What the products of cuBLAS want of both sizes; rows of x by tiles are a multiple of four.
+# cuBLAS wants both sizes of a weight to be multiples of 16, and rows of x in tiles to be a multiple of four.
 _MULTIPLE, _ROWS_MULTIPLE = 16, 4
 _TILES = Float8(128, 128)
 # Bytes of a weight that are made plain at a time: with rows and results they fit into the L2 cache of an H100.
