@@ -76,7 +76,7 @@ class TimedDecodes:
         for _ in range(num_steps):
             step, output = self._step()
             tokens += sum(len(result.token_ids) for result in output.requests)
-            drafts += sum(len(entry.draft_token_ids) for entry in step.scheduled)
+            drafts += sum(max(entry.num_samples - 1, 0) for entry in step.scheduled)
             rows += len(step.scheduled)
         return Speed(tokens / (self.now - start), drafts / rows)
 

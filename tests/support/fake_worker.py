@@ -48,6 +48,8 @@ class WorkerState:
     stop_token_ids: frozenset[int]
     sample_index: int
     tables: list[list[int]]
+    drafts: tuple[int, ...] = ()
+    num_rejected: int = 0
 
 
 class FakeWorker:
@@ -82,8 +84,9 @@ class FakeWorker:
         results = []
         if self.states_in_slots is not None:
             self.states_in_slots.copy(step.copies_before)
-        for entry in step.scheduled:
-            state = self.states[entry.request_id]
+        for scheduled in step.scheduled:
+            state = self.states[scheduled.request_id]
+            entry = settled(scheduled, state)
             for table, block_ids in zip(state.tables, entry.new_block_ids, strict=bool(entry.new_block_ids)):
                 table += block_ids
             end = entry.num_computed_tokens + entry.num_new_tokens
@@ -91,6 +94,9 @@ class FakeWorker:
             if entry.draft_token_ids:
                 assert end - len(entry.draft_token_ids) == len(state.token_ids)
                 state.token_ids += entry.draft_token_ids
+            elif entry.num_samples > 1:
+                assert end - len(state.token_ids) == entry.num_samples - 1 <= len(state.drafts)
+                state.token_ids += state.drafts[: entry.num_samples - 1]
             assert end <= len(state.token_ids)
             # The last draft is computed by nobody here.
             self._check_blocks(state, touched, entry.num_computed_tokens, end + max(entry.num_next_drafts - 1, 0))
@@ -103,6 +109,7 @@ class FakeWorker:
             if self.drafts is not None:
                 drafts = self.drafts.run(entry, state, len(result.token_ids))
                 result = msgspec.structs.replace(result, next_draft_token_ids=drafts)
+                state.drafts = drafts
             results.append(result)
         if self.states_in_slots is not None:
             self.states_in_slots.copy(step.copies_behind)
@@ -158,6 +165,7 @@ class FakeWorker:
                 break
         start = end - entry.num_samples + 1
         state.token_ids[start:] = token_ids
+        state.num_rejected = entry.num_samples - len(token_ids)
         values = [self._read(state, 0, start + place - 1) for place in range(len(token_ids))]
         logprobs = [fake_logprob(value, token_id) for value, token_id in zip(values, token_ids, strict=True)]
         return RequestStepOutput(
@@ -176,6 +184,13 @@ class FakeWorker:
         ]
         masked = num_tokens - state.num_prompt_tokens < state.sampling_params.min_tokens
         return sample(values, state.sample_index, state.stop_token_ids if masked else frozenset())
+
+
+def settled(entry: ScheduledRequest, state: WorkerState) -> ScheduledRequest:
+    """`entry` without the drafts that the step before rejected; only those may be taken off that it had."""
+    num_rejected = state.num_rejected if entry.num_unsettled else 0
+    assert num_rejected <= entry.num_unsettled
+    return msgspec.structs.replace(entry, num_computed_tokens=entry.num_computed_tokens - num_rejected, num_unsettled=0)
 
 
 class Touched:

@@ -33,7 +33,16 @@ def rows(lengths: list[int], num_samples: list[int] | None = None) -> StepRows:
     sampling = np.repeat(np.arange(len(counts)), sampled)
     behind = np.cumsum(sampled)[sampling] - np.arange(1, len(sampling) + 1)
     starts = np.cumsum([0, *lengths])
-    return StepRows(np.arange(len(counts)), np.full(len(counts), 40), counts, starts, sampled, sampling, behind)
+    return StepRows(
+        np.arange(len(counts)),
+        np.full(len(counts), 40),
+        counts,
+        starts,
+        sampled,
+        sampling,
+        behind,
+        np.zeros_like(counts),
+    )
 
 
 def test_each_number_of_drafts_is_captured_for_few_requests_and_for_powers_of_two_and_few_of_many_numbers():

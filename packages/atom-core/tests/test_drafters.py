@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from atom_core.speculation import Candidate, Draft, DraftStatistics, EachByItself, Speculation, SpeculationConfig, Trail
+from atom_core.speculation import (
+    NO_DRAFT,
+    Candidate,
+    Draft,
+    DraftStatistics,
+    EachByItself,
+    Speculation,
+    SpeculationConfig,
+    Trail,
+)
 from atom_core.speculation import ngram as ngram_module
 from atom_core.speculation.costs import StepCosts
 from atom_core.speculation.ngram import NgramDrafter
@@ -122,7 +131,7 @@ def test_looking_twice_at_the_same_tokens_counts_once():
 
 def test_a_draft_that_a_step_brought_follows_the_tokens_it_was_made_after_and_no_others():
     trail = Trail()
-    trail.take(Draft([4, 5, 6]), [1, 2], 2)
+    trail.take(Draft([4, 5, 6]), [1, 2])
     assert trail.look([1, 2], 2) == Draft([4, 5])
     assert trail.look([1, 2, 9], 2).token_ids == ()
     assert trail.chance(0) == pytest.approx(0.94 / 2.88)
@@ -130,9 +139,10 @@ def test_a_draft_that_a_step_brought_follows_the_tokens_it_was_made_after_and_no
     assert trail.chance(0) == pytest.approx(0.94 / 2.88)
 
 
-def test_a_draft_that_comes_late_is_judged_and_follows_nothing():
+def test_a_draft_is_judged_when_the_next_step_brings_one_or_none():
     trail = Trail()
-    trail.take(Draft([4]), [1, 4, 8], 1)
+    trail.take(Draft([4]), [1])
+    trail.take(NO_DRAFT, [1, 4, 8])
     assert trail.chance(0) == pytest.approx(1.94 / 2.88)
     assert trail.look([1, 4, 8], 1).token_ids == ()
 
@@ -302,7 +312,7 @@ def choice(right: float, costs: StepCosts, *, room: int = 50, num_rows: int = 1,
     """Drafts that a model is asked for, which has been right this often."""
     trail, chooser, token_ids = Trail(), random.Random(1), [1]
     for _ in range(400):
-        trail.take(Draft([4]), token_ids, len(token_ids))
+        trail.take(Draft([4]), token_ids)
         token_ids = [*token_ids, 4 if chooser.random() < right else 5]
     trail.look(token_ids, 1)
     speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=8, adaptive=adaptive))
@@ -333,17 +343,6 @@ def test_a_model_is_asked_for_no_more_than_the_next_step_has_room_for():
 def test_a_model_is_asked_for_nothing_before_it_is_known_what_steps_without_cost():
     assert choice(0.99, StepCosts()) == 0
     assert choice(0.01, StepCosts(), adaptive=False) == 8
-
-
-def test_drafts_that_were_made_are_verified_though_it_took_long_to_make_them():
-    costs = costs_of(n1=1.0)
-    for _ in range(3):
-        costs.take(1, 3.0, 2)
-        costs.take(3, 3.1, 2)
-    speculation, trail = Speculation(SpeculationConfig(method="mtp", num_tokens=2)), Trail()
-    speculation.costs = costs
-    trail.take(Draft([4, 5]), [1], 1)
-    assert speculation.choose([Candidate(trail, [1], 50)], num_rows=1, room=9) == [[4, 5]]
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ from atom_core.speculation.trials import Prospect, Trials
 from drafting_times import TimedDecodes
 
 # Milliseconds for each number of requests: a step without drafts, the host's part of it, one more token, and one draft
-# for each request. The row of 16 stands for that of 128, which takes long to simulate.
+# for each request. With 128 each token costs what it does where multiplying takes all of the time. The row of 16 stands
+# for that of 128, which takes long to simulate.
 MEASURED = {
     1: (5.6, 1.4, 0.15, 0.33),
-    16: (10.5, 5.0, 0.24, 0.5),
+    16: (10.5, 5.0, 0.6, 0.5),
     32: (7.0, 2.4, 0.015, 0.37),
-    128: (10.5, 5.0, 0.03, 0.5),
+    128: (10.5, 5.0, 0.07, 0.5),
 }
 
 
@@ -47,11 +48,11 @@ def steady(engine: TimedDecodes, num_requests: int, num_steps: int = 300):
     return engine.speed(num_steps)
 
 
-@pytest.mark.parametrize(("num_requests", "gain"), [(1, 1.6), (32, 1.4)])
+@pytest.mark.parametrize(("num_requests", "gain"), [(1, 1.9), (32, 1.7)])
 def test_what_drafts_gain_is_kept(num_requests, gain):
     without = steady(decodes(0), num_requests).rate
-    always = steady(decodes(is_adaptive=False), num_requests).rate
-    found = steady(decodes(), num_requests)
+    always = steady(decodes(is_adaptive=False), num_requests, 1200).rate
+    found = steady(decodes(), num_requests, 1200)
     assert always > gain * without
     assert found.rate > 0.96 * always
     assert found.drafts > 2.8
@@ -64,38 +65,38 @@ def test_where_drafts_cost_more_than_they_give_they_are_left_out():
     assert always < 0.95 * without
     assert found.rate > 0.98 * without
     # They are tried now and then, since this may change.
-    assert 0 < found.drafts < 0.05
+    assert 0 < found.drafts < 0.15
 
 
 def test_drafts_go_and_come_back_with_the_number_of_requests():
     engine = decodes()
     drafts = [steady(engine, number, 100).drafts for number in (128, 1, 128, 32, 128)]
-    assert [round(number) for number in drafts] == [0, 3, 0, 3, 0]
+    assert [number > 1.5 for number in drafts] == [False, True, False, True, False]
 
 
 @pytest.mark.parametrize("is_slow_without", [True, False])
 def test_what_was_measured_in_a_bad_moment_is_found_out(is_slow_without):
-    """The first steps, with or without drafts, take half as long again as those that follow."""
+    """The first steps, with or without drafts, take 1.8 times as long as those that follow."""
     num_requests = 16 if is_slow_without else 1
-    engine = decodes(1, slow=lambda step, has_drafts: 1.5 if step < 12 and has_drafts != is_slow_without else 1.0)
+    engine = decodes(1, slow=lambda step, has_drafts: 1.8 if step < 12 and has_drafts != is_slow_without else 1.0)
     engine.let_run(num_requests)
     assert round(engine.speed(100).drafts) == (1 if is_slow_without else 0)
-    engine.speed(350)
+    engine.speed(700)
     assert round(engine.speed(100).drafts) == (0 if is_slow_without else 1)
 
 
 def test_a_delay_that_comes_again_and_again_is_part_of_what_drafts_cost():
-    """Two of three steps with drafts take four times as long."""
+    """Two of three steps with drafts take five times as long."""
     steps = itertools.count()
 
     def device(num_rows: int, num_tokens: int, num_next_drafts: int) -> float:
-        return 7.0 * (4.0 if num_tokens > num_rows and next(steps) % 3 else 1.0)
+        return 7.0 * (5.0 if num_tokens > num_rows and next(steps) % 3 else 1.0)
 
     engine = TimedDecodes(device, lambda *_: 1.0, chance=0.7, num_drafts=3)
     engine.let_run(8)
     engine.speed(200)
     found = engine.speed(400)
-    assert found.rate > 0.95 * 8 / 7.0
+    assert found.rate > 0.93 * 8 / 7.0
     assert found.drafts < 0.3
 
 
@@ -125,11 +126,11 @@ def test_what_delays_steps_now_and_then_keeps_drafts_neither_on_nor_off(num_requ
     engine = decodes(3 if num_requests == 1 else 1)
     engine.host = late
     found = steady(engine, num_requests, 600)
-    assert found.drafts > 2.7 if num_requests == 1 else found.drafts < 0.1
+    assert found.drafts > 2.3 if num_requests == 1 else found.drafts < 0.2
 
 
-def test_steps_between_two_ways_to_run_are_not_measured():
-    """The first step without drafts waits for the host, and the first that makes some has none itself."""
+def test_what_steps_take_is_measured_without_the_host_which_runs_ahead():
+    """And without the first step that makes drafts, which has none itself."""
     engine = decodes(1)
     engine.let_run(1)
     engine.speed(900)
@@ -137,7 +138,7 @@ def test_steps_between_two_ways_to_run_are_not_measured():
     measured = drafting._speculation.costs._measured
     assert {(number, size) for number, sizes in measured.items() for size in sizes} == {(0, 1), (0, 2), (1, 2)}
     assert [seconds for _, seconds in measured[0][1]._steps] == pytest.approx([5.6] * len(measured[0][1]._steps))
-    assert [seconds for _, seconds in measured[1][2]._steps] == pytest.approx([5.6 + 1.4 + 0.15 + 0.33] * 16)
+    assert [seconds for _, seconds in measured[1][2]._steps] == pytest.approx([5.6 + 0.15 + 0.33] * 16)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -160,12 +161,12 @@ def test_whatever_steps_cost_three_parts_in_a_hundred_are_lost_at_most(seed):
 
 
 def test_a_trial_waits_until_a_hundredth_of_the_time_pays_for_it():
-    """Six steps that each lose half a second, and a step that waits for two: five of five hundred seconds."""
+    """Six steps that each lose half a second: three of three hundred seconds."""
     trials, prospects = Trials(), [Prospect(2.0, 2.0, 9), Prospect(2.0, 2.5, 5)]
-    for _ in range(499):
+    for _ in range(300):
         trials.save(1.0)
         assert trials.number(prospects, 0) == 0
-    trials.save(2.0)
+    trials.save(1.0)
     assert [trials.number(prospects, 0) for _ in range(8)] == [1] * 6 + [0] * 2
 
 

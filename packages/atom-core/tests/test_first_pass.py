@@ -32,7 +32,9 @@ def make_batch(tables: HostTables, starts: list[int], lengths: list[int], num_sa
     sampling = np.repeat(np.arange(len(counts)), sampled)
     behind = np.cumsum(sampled)[sampling] - np.arange(1, len(sampling) + 1)
     query_starts = np.concatenate([[0], np.cumsum(counts)])
-    rows = StepRows(np.arange(len(counts)), np.array(starts), counts, query_starts, sampled, sampling, behind)
+    rows = StepRows(
+        np.arange(len(counts)), np.array(starts), counts, query_starts, sampled, sampling, behind, np.zeros_like(counts)
+    )
     return build_input(rows, tables, BLOCK_SIZE)
 
 

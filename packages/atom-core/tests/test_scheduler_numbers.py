@@ -104,7 +104,7 @@ def test_steps_end_where_every_group_can_hand_over():
 
 def test_a_step_samples_256_tokens_with_drafts_or_those_of_sixteen_requests():
     config = SpeculationConfig(num_tokens=3)
-    assert [config.max_num_samples(n) for n in (1, 17, 64, 65, 257)] == [4, 68, 256, 256, 257]
+    assert [config.max_num_samples(n) for n in (1, 17, 64, 65, 257)] == [4, 68, 256, 260, 512]
     many = SpeculationConfig(num_tokens=31)
     assert [many.max_num_samples(n) for n in (1, 16, 17)] == [32, 512, 512]
     assert [

@@ -71,16 +71,22 @@ def expected_counts(output: dict[str, Any], num_drafts: int) -> tuple[int, int]:
 def test_each_guess_of_the_model_itself_is_its_likeliest_token_whatever_was_rejected_before(
     make_engine, tiny_llama, num_tokens, way
 ):
-    """So all that it keeps is what it keeps when it generates; prompts are found in the cache the second time."""
-    engine = make_engine(**drafting(tiny_llama, num_tokens), **WAYS[way])
+    """So all that it keeps is what it keeps when it generates; prompts are found in the cache the second time.
+
+    Where steps run ahead, a request that may have all of its tokens in flight has fewer guesses at its end.
+    """
+    options = WAYS[way] | ({"async_scheduling": False} if way == "plain" else {})
+    ahead = options.get("async_scheduling", True)
+    engine = make_engine(**drafting(tiny_llama, num_tokens), **options)
     prompts = [(prompt * 9)[:40] for prompt in make_prompts(2)]
     for is_cached in (False, True):
         before = engine.stats
         outputs = run(engine, prompts, temperature=0.3, max_tokens=60, logprobs=1)
         counts = [expected_counts(output, num_tokens) for output in outputs]
-        assert engine.stats.num_draft_tokens - before.num_draft_tokens == sum(made for made, _ in counts)
+        lacking = sum(made for made, _ in counts) - (engine.stats.num_draft_tokens - before.num_draft_tokens)
         accepted = sum(right for _, right in counts)
-        assert engine.stats.num_accepted_tokens - before.num_accepted_tokens == accepted
+        not_accepted = accepted - (engine.stats.num_accepted_tokens - before.num_accepted_tokens)
+        assert 0 <= not_accepted <= lacking <= (2 * num_tokens * len(prompts) if ahead else 0)
         assert 20 < accepted < sum(made for made, _ in counts) - 20
         assert any(output["num_cached_tokens"] for output in outputs) == is_cached
 

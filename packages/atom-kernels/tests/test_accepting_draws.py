@@ -28,10 +28,14 @@ def accepted(accept, drawn, slots, drafts, positions=None, logits=None):
         history[slot, position] = draft
     ids, logits = torch.tensor(drawn), torch.zeros(len(drawn), 100) if logits is None else logits
     where = (torch.tensor(slots), torch.tensor(positions))
-    accept(ids, logits, *where, history, padding_slot=PADDING, not_finite=NOT_FINITE)
+    num_rejected = torch.full((4,), 7, dtype=torch.int32)
+    accept(ids, logits, *where, history, num_rejected, padding_slot=PADDING, not_finite=NOT_FINITE)
     stands = history[where].tolist()
     history[where] = 0
     assert not history.any()
+    for slot in range(4):
+        rows = [row for row, owner in enumerate(slots) if owner == slot != PADDING]
+        assert num_rejected[slot] == (sum(ids[row] == REJECTED for row in rows) if rows else 7)
     return ids.tolist(), stands
 
 
@@ -53,7 +57,16 @@ def test_what_stands_behind_the_last_draft_is_no_draft(accept):
 def test_no_row_and_requests_without_drafts_are_left_as_they_are(accept):
     assert accepted(accept, [4, 5, 6], [2, 0, 1], [9, 9, 9]) == ([4, 5, 6], [4, 5, 6])
     none, ids = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-    accept(ids, torch.zeros(0, 7), none, none, torch.zeros(4, 5).int(), padding_slot=3, not_finite=NOT_FINITE)
+    accept(
+        ids,
+        torch.zeros(0, 7),
+        none,
+        none,
+        torch.zeros(4, 5).int(),
+        torch.zeros(4).int(),
+        padding_slot=3,
+        not_finite=NOT_FINITE,
+    )
     assert not len(ids)
 
 

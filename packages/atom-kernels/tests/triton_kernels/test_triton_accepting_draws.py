@@ -27,10 +27,11 @@ def test_drafts_of_more_rows_than_a_program_looks_at_together_are_accepted_up_to
     ids = history[slots, positions].long()
     if num_right < 70:
         ids[num_right] = 9
-    rows = (ids, torch.zeros(73, 10), slots, positions, history)
+    rows = (ids, torch.zeros(73, 10), slots, positions, history, torch.full((4,), 7, dtype=torch.int32))
     on_device = [row.to(DEVICE, copy=True) for row in rows]
     accept_by_triton(*on_device, padding_slot=0, not_finite=-2)
     accept_draws(*rows, padding_slot=0, not_finite=-2)
     assert on_device[0].tolist() == ids.tolist()
     assert (ids[:70] >= 0).sum() == min(num_right + 1, 70)
     assert torch.equal(on_device[4].cpu(), history)
+    assert on_device[5].tolist() == rows[5].tolist() == [7, 69 - min(num_right, 69), 0, 7]

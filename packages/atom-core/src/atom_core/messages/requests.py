@@ -114,6 +114,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
     @property
+    def needs_history(self) -> bool:
+        """Whether what may be sampled depends on where the token stands, or on tokens before it."""
+        return self.has_penalty or bool(self.bad_words_token_ids) or self.min_tokens > 0
+
+    @property
     def is_constrained(self) -> bool:
         """Whether masks say which tokens may be sampled."""
         return self.structured_outputs is not None or self.thinking_budget is not None

@@ -40,12 +40,16 @@ class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):
 
     `num_samples` tokens are sampled, after the last of these tokens and after each of those right before it.
     `draft_token_ids` are the last of these tokens where nobody has sampled them: the worker enters them into its
-    history before it computes anything. The last ``num_samples - 1`` of them stand where tokens are sampled, and are
-    guesses: one is accepted if it equals the sample in its place, and all guesses before it are accepted. Those before
-    them are certain (a grammar left no choice).
+    history before it computes anything. The last ``num_samples - 1`` tokens stand where tokens are sampled, and are
+    guesses: one is accepted if it equals the sample in its place, and all guesses before it are accepted. They are the
+    last of `draft_token_ids`, behind tokens that are certain (a grammar left no choice), or, where a model drafts,
+    those that the worker made behind the last samples of the request.
 
     `num_next_drafts` drafts of the tokens after the last accepted one are made behind the samples, by a model that
-    shares the blocks: the cache has slots for all of these tokens but the last.
+    shares the blocks: the cache has slots for all of these tokens but the last. The worker keeps them in its history.
+
+    `num_unsettled` drafts of the step before are counted in `num_computed_tokens` though nobody has heard yet whether
+    they were accepted: the worker takes off those that were not.
     """
 
     request_id: str
@@ -55,6 +59,7 @@ class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):
     num_samples: int
     draft_token_ids: tuple[int, ...] = ()
     num_next_drafts: int = 0
+    num_unsettled: int = 0
 
 
 class StateCopy(msgspec.Struct, gc=False, frozen=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.messages import ModelOutput, RequestStepOutput
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.request_book import RequestBook
@@ -31,10 +31,18 @@ class Drafting:
         self._is_by_model, self._runs_ahead = speculation.config.is_by_model, config.async_scheduling
         self._last_report = clock()
 
-    def is_worth_waiting(self, last: StepPlan) -> bool:
-        """Whether the next step should have drafts after the tokens that `last`, in flight, is sampling."""
+    def may_run_ahead(self, last: StepPlan) -> bool:
+        """Whether the next step may be scheduled before `last` is reported.
+
+        A model's drafts are where the next step needs them, and the worker knows which of them were accepted. Only who
+        samples by what came before has to be told first. Drafts that are made here begin behind tokens that are known.
+        """
         if self._is_by_model:
-            return last.awaits_drafts
+            return all(row.request.is_plain for row in last.rows if row.num_drafts)
+        return not (last.num_drafts or self._is_worth_waiting())
+
+    def _is_worth_waiting(self) -> bool:
+        """Whether the next step should have drafts after the tokens that the one in flight is sampling."""
         decodes = [request for request in self._book.running if request.num_uncomputed_tokens == 1]
         if not decodes or not self._is_for_drafts(len(decodes)):
             return False
@@ -48,6 +56,9 @@ class Drafting:
         """Let drafts follow the decodes of `step`, as far as the budget goes and blocks are free."""
         if not step.rows or not self._is_for_drafts(len(step.rows)):
             return
+        if self._is_by_model:
+            self._append_made(step)
+            return
         found = self._candidates(row.request for row in step.rows if not row.request.num_samples_in_flight)
         drafts = self._speculation.choose(
             [candidate for _, candidate in found],
@@ -56,9 +67,8 @@ class Drafting:
         )
         row_of = {row.request.request_id: row for row in step.rows}
         for (request, _), token_ids in zip(found, drafts, strict=True):
-            num_tokens = request.num_computed_tokens + 1 + len(token_ids)
-            if token_ids and self._book.cache.grow(request.block_table, num_tokens, request.max_computed_tokens):
-                step.append_drafts(row_of[request.request_id], token_ids)
+            if token_ids and self._has_blocks(request, len(token_ids)):
+                step.append_drafts(row_of[request.request_id], len(token_ids), token_ids)
 
     def ask_for_drafts(self, plan: StepPlan) -> None:
         """Have a model make drafts behind the step, as far as blocks are free for what it keeps of them."""
@@ -75,8 +85,8 @@ class Drafting:
             room -= row.num_next_drafts
         plan.awaits_drafts = are_awaited and plan.num_next_drafts > 0
 
-    def take_report(self, plan: StepPlan, step: SchedulerOutput, output: ModelOutput) -> None:
-        """Note what the step took, if it had decodes alone, how many drafts were accepted, and which were made."""
+    def take_report(self, plan: StepPlan, output: ModelOutput) -> None:
+        """Note what the step took, if it had decodes alone, and which drafts were made."""
         now = self._clock()
         if all(row.num_new_tokens == 1 for row in plan.rows):
             self._speculation.take_step(
@@ -86,15 +96,14 @@ class Drafting:
                 is_usual=self._is_usual(plan),
             )
         self._last_report = now
-        if not (plan.num_drafts or plan.num_next_drafts):
-            return
-        for row, entry, result in zip(plan.rows, step.scheduled, output.requests, strict=True):
-            if row.drafts and result.token_ids:
-                self._speculation.statistics.take(len(row.drafts), len(result.token_ids) - 1)
-            if result.next_draft_token_ids and row.request.trail is not None:
-                num_known = entry.num_computed_tokens + entry.num_new_tokens - entry.num_samples + 1
-                num_known += len(result.token_ids)
-                row.request.trail.take(Draft(result.next_draft_token_ids), row.request.token_ids, num_known)
+        for row, result in zip(plan.rows, output.requests, strict=True) if self._is_by_model else ():
+            if row.request.trail is not None:
+                row.request.trail.take(Draft(result.next_draft_token_ids), row.request.token_ids)
+
+    def take_result(self, row: PlannedRow, result: RequestStepOutput) -> None:
+        """Note how many drafts of a request that goes on were accepted."""
+        if row.num_drafts and result.token_ids:
+            self._speculation.statistics.take(row.num_drafts, len(result.token_ids) - 1)
 
     def take_end(self, request: Request) -> None:
         """A request has finished: later ones may go on as it did."""
@@ -117,17 +126,35 @@ class Drafting:
         }
 
     def _is_usual(self, plan: StepPlan) -> bool:
-        """Whether steps like it come one after the other: with drafts the device waits for the host before each, and
-        without, steps run ahead."""
-        if plan.num_drafts:
-            return True
-        return not plan.num_next_drafts and (plan.ran_ahead or not self._runs_ahead)
+        """Whether steps like it come one after the other, and it came behind the one before as they do.
+
+        The first step behind which drafts are made has none itself. The device waits for the host before steps that do
+        not run ahead, which most do.
+        """
+        if plan.num_next_drafts and not plan.num_drafts:
+            return False
+        waits = plan.num_drafts > 0 and not (self._is_by_model and self.may_run_ahead(plan))
+        return plan.ran_ahead or waits or not self._runs_ahead
 
     def _is_for_drafts(self, num_decodes: int) -> bool:
         """Whether nothing but decodes is to be computed; prompts have a use for the whole of a step."""
         if not self._speculation.config.adaptive:
             return True
         return not len(self._book.waiting) and len(self._book.running) == num_decodes
+
+    def _append_made(self, step: StepPlan) -> None:
+        """Let the drafts follow that the worker has; each request has equally many, as far as it has room."""
+        rows = [row for row in step.rows if row.request.num_made_drafts]
+        number = _equal_number([row.request.num_made_drafts for row in rows], self._room(step.budget))
+        for row in rows:
+            num_drafts = min(row.request.num_made_drafts, number)
+            if num_drafts and self._has_blocks(row.request, num_drafts):
+                step.append_drafts(row, num_drafts)
+
+    def _has_blocks(self, request: Request, num_drafts: int) -> bool:
+        """Get blocks for drafts behind the next token of `request`, if any are free."""
+        num_tokens = request.num_computed_tokens + 1 + num_drafts
+        return self._book.cache.grow(request.block_table, num_tokens, request.max_computed_tokens)
 
     def _leads_to_drafts(self, plan: StepPlan) -> bool:
         """Whether the next step may have drafts: if adaptive, only where all who run decode then."""
@@ -169,3 +196,11 @@ class Drafting:
         """Drafts that a step may have, where everybody who may run samples a token too."""
         num_rows = min(len(self._book.running) + len(self._book.waiting), self._max_num_seqs)
         return max(min(budget, self._max_num_samples - num_rows), 0)
+
+
+def _equal_number(lengths: Sequence[int], room: int) -> int:
+    """How many drafts each request may have, if each has as many as it can."""
+    number = max(lengths, default=0)
+    while number and sum(min(length, number) for length in lengths) > room:
+        number -= 1
+    return number

@@ -36,6 +36,8 @@ class Request:
         num_samples_in_flight: tokens sampled by steps in flight, all drafts taken for accepted; their values are not
             known.
         num_drafts_in_flight: how many of these drafts there are.
+        num_tokens_in_flight: tokens, these drafts among them, that steps in flight compute.
+        num_made_drafts: drafts that the worker has for the next step, once it is through with those in flight.
         forced_token_ids: output tokens that need no sampling; they join `token_ids` when samples before them arrive.
         forced_at: where they stand.
         num_steps_in_flight, last_step_id: steps scheduled with this request and not reported; the last of them.
@@ -67,6 +69,8 @@ class Request:
     num_computed_tokens: int = 0
     num_samples_in_flight: int = 0
     num_drafts_in_flight: int = 0
+    num_tokens_in_flight: int = 0
+    num_made_drafts: int = 0
     forced_token_ids: list[int] = field(default_factory=list)
     forced_at: int = 0
     num_steps_in_flight: int = 0
@@ -115,6 +119,11 @@ class Request:
         return not self.engine_request.sampling_params.is_constrained
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its samples are drawn without a look at where they stand, or at what came before."""
+        return not self.engine_request.sampling_params.needs_history
+
+    @property
     def needs_prompt_logprobs(self) -> bool:
         """Prompt logprobs are asked for and not complete; until then every prompt token must be computed."""
         return not self.is_reported_prompt and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
@@ -146,6 +155,7 @@ class Request:
         self.status = status
         self.num_computed_tokens = 0
         self.num_tokens_at_worker = 0
+        self.num_made_drafts = 0
         self.is_held = False
 
     def for_worker(self) -> NewRequest:

@@ -127,7 +127,7 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput | None:
         """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
-        if self._in_flight and not self._may_run_ahead(self._in_flight[-1]):
+        if self._in_flight and not self._may_run_ahead():
             return None
         budget, ran_ahead = self.config.max_num_batched_tokens, bool(self._in_flight)
         step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead)
@@ -166,9 +166,12 @@ class Scheduler:
             request = row.request
             request.num_steps_in_flight -= 1
             request.num_samples_in_flight -= entry.num_samples
-            request.num_drafts_in_flight -= len(row.drafts)
+            request.num_drafts_in_flight -= row.num_drafts
+            request.num_tokens_in_flight -= entry.num_new_tokens
             # What was computed past an end is dropped here.
             if request.status is not RequestStatus.FINISHED:
+                if self._drafting is not None:
+                    self._drafting.take_result(row, result)
                 engine_output = take_result(self._book, request, entry, result)
                 if engine_output is not None:
                     news.append(engine_output)
@@ -176,7 +179,7 @@ class Scheduler:
                     self._drafting.take_end(request)
         self._cache.step_reported(step.step_id)
         if self._drafting is not None:
-            self._drafting.take_report(plan, step, output)
+            self._drafting.take_report(plan, output)
         return news
 
     def has_unfinished(self) -> bool:
@@ -221,11 +224,15 @@ class Scheduler:
         ageing = self.config.priority_ageing
         return arrival + ageing * request.priority if ageing else request.priority
 
-    def _may_run_ahead(self, last: StepPlan) -> bool:
-        """Whether another step may be scheduled before `last` is reported."""
-        if last.num_drafts or not self.config.async_scheduling:
+    def _may_run_ahead(self) -> bool:
+        """Whether another step may be scheduled before those in flight are reported.
+
+        The worker takes off what the last of them rejects: drafts of earlier ones have to be settled.
+        """
+        *earlier, last = self._in_flight
+        if not self.config.async_scheduling or any(step.num_drafts for step in earlier):
             return False
-        return self._drafting is None or not self._drafting.is_worth_waiting(last)
+        return self._drafting is None or self._drafting.may_run_ahead(last)
 
     def _schedule_decodes(self, step: StepPlan) -> list[Request]:
         """Running requests with one token to compute; returns those with more, by key."""

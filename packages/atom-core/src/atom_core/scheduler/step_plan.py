@@ -14,17 +14,21 @@ Copies = Sequence[tuple[int, int]]
 
 @dataclass(slots=True, eq=False)
 class PlannedRow:
-    """A request's share of a step: so many tokens that exist, drafts behind them, and further drafts to be made."""
+    """A request's share of a step: so many tokens that exist, drafts behind them, and further drafts to be made.
+
+    `draft_token_ids` are the drafts, where the worker does not have them.
+    """
 
     request: Request
     num_new_tokens: int
-    drafts: Sequence[int] = ()
+    num_drafts: int = 0
+    draft_token_ids: Sequence[int] = ()
     num_next_drafts: int = 0
 
     @property
     def end(self) -> int:
         """Tokens of the request that are computed after the step, if all drafts are right."""
-        return self.request.num_computed_tokens + self.num_new_tokens + len(self.drafts)
+        return self.request.num_computed_tokens + self.num_new_tokens + self.num_drafts
 
     @property
     def samples(self) -> bool:
@@ -56,7 +60,7 @@ class StepPlan:
     @property
     def num_drafts(self) -> int:
         """Drafts behind the rows."""
-        return sum(len(row.drafts) for row in self.rows)
+        return sum(row.num_drafts for row in self.rows)
 
     @property
     def num_next_drafts(self) -> int:
@@ -68,16 +72,16 @@ class StepPlan:
         self.rows.append(PlannedRow(request, num_new_tokens))
         self.budget -= num_new_tokens
 
-    def append_drafts(self, row: PlannedRow, token_ids: Sequence[int]) -> None:
-        """Let `token_ids` follow a row that samples."""
-        row.drafts = token_ids
-        self.budget -= len(token_ids)
+    def append_drafts(self, row: PlannedRow, number: int, token_ids: Sequence[int] = ()) -> None:
+        """Let so many drafts follow a row that samples; `token_ids` where the worker does not have them."""
+        row.num_drafts, row.draft_token_ids = number, token_ids
+        self.budget -= number
 
     def discard(self, request: Request) -> None:
         """Take out a request that has lost its blocks, if it is here."""
         for index, row in enumerate(self.rows):
             if row.request is request:
-                self.budget += row.num_new_tokens + len(row.drafts)
+                self.budget += row.num_new_tokens + row.num_drafts
                 del self.rows[index]
                 return
 
@@ -115,14 +119,16 @@ class StepPlan:
         )
 
     def _schedule(self, row: PlannedRow) -> ScheduledRequest:
-        request, table, num_drafts = row.request, row.request.block_table, len(row.drafts)
-        first = request.num_computed_tokens
+        request, table, num_drafts = row.request, row.request.block_table, row.num_drafts
+        first, num_unsettled = request.num_computed_tokens, request.num_drafts_in_flight
         end = first + row.num_new_tokens
         num_samples = 1 + num_drafts if row.samples else 0
         # Most decodes have neither.
-        has_drafts = num_drafts or end > request.num_tokens_at_worker
-        token_ids = (*request.untold_token_ids(end), *row.drafts) if has_drafts else ()
+        is_told = row.draft_token_ids or end > request.num_tokens_at_worker
+        token_ids = (*request.untold_token_ids(end), *row.draft_token_ids) if is_told else ()
         request.num_computed_tokens = end + num_drafts
+        request.num_tokens_in_flight += row.num_new_tokens + num_drafts
+        request.num_made_drafts = row.num_next_drafts if self.awaits_drafts else 0
         request.num_tokens_at_worker = max(request.num_tokens_at_worker, end + num_samples)
         request.num_samples_in_flight += num_samples
         request.num_drafts_in_flight += num_drafts
@@ -136,4 +142,5 @@ class StepPlan:
             num_samples=num_samples,
             draft_token_ids=token_ids,
             num_next_drafts=row.num_next_drafts,
+            num_unsettled=num_unsettled,
         )

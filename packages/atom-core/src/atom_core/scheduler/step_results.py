@@ -28,7 +28,6 @@ def take_result(
     if result.embedding is not None and not math.isfinite(sum(result.embedding)):
         return _end_not_finite(book, request, "hidden states")
     num_rejected = max(entry.num_samples - len(result.token_ids), 0)
-    num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens - num_rejected
     request.take_prompt_logprobs(entry.num_computed_tokens, result.prompt_logprobs)
     new_token_ids: list[int] = []
     finish_reason: FinishReason | None = None
@@ -41,10 +40,11 @@ def take_result(
         finish_reason, stop_reason = request.append(token_id)
         if finish_reason is not None:
             break
-    if not request.samples and num_computed_tokens >= request.num_prompt_tokens:
+    if not request.samples and entry.num_computed_tokens + entry.num_new_tokens >= request.num_prompt_tokens:
         finish_reason = "stop" if request.engine_request.kind == "embed" else "length"
     if request.status is RequestStatus.RUNNING:
         request.reject(num_rejected)
+        num_computed_tokens = request.num_computed_tokens - request.num_tokens_in_flight
         # Tokens past a stop were computed, and their ids are not known.
         book.cache.publish(request.block_table, request.token_ids, num_computed_tokens)
         if entry.num_computed_tokens < request.num_prompt_tokens <= num_computed_tokens:

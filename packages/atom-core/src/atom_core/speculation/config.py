@@ -8,7 +8,7 @@ import msgspec
 
 # Tokens that are sampled in one step cost memory for their logits: so many at most, unless more requests run than that.
 # So few requests may all have their drafts in any case.
-MOST_SAMPLES, DRAFTING_REQS = 256, 16
+MOST_SAMPLES, DRAFTING_REQS = 512, 16
 
 
 class SuffixConfig(msgspec.Struct, frozen=True, kw_only=True):

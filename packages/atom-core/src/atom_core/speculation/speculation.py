@@ -54,9 +54,9 @@ class Speculation:
     many as give most tokens a second: none where that is no more than without (so it turns itself off), and none before
     it is known what steps without cost.
 
-    A model's drafts are made behind the step before, as many for each request as then promise most tokens a second,
-    and all of them are verified: what they cost most is made by then. Each request has equally many, as far as it has
-    room: so both steps and drafts run in captured graphs.
+    A model's drafts are made behind the step before, as many for each request as then promise most tokens a second.
+    Each request has equally many, as far as it has room: so both steps and drafts run in captured graphs. The worker
+    keeps them, and the next step is scheduled before anybody hears which were right.
 
     Args:
         config: what was asked for.
@@ -103,10 +103,6 @@ class Speculation:
             num_rows: rows of the step, all of them decodes. With other rows only who is not adaptive asks for drafts.
             room: drafts of all candidates together.
         """
-        if self.config.is_by_model and self.config.adaptive:
-            made = [each.trail.look(each.token_ids, min(self.config.num_tokens, each.room)) for each in candidates]
-            number = _equal_number([len(draft.token_ids) for draft in made], room)
-            return [draft.token_ids[:number] for draft in made]
         drafts = [self._look(candidate) for candidate in candidates]
         if not self.config.adaptive:
             return self._share(drafts, room)
@@ -224,11 +220,3 @@ def _best(prospects: Sequence[Prospect], now: int) -> int:
     now = min(now, len(prospects) - 1)
     best = max(range(len(prospects)), key=lambda number: prospects[number].rate)
     return best if prospects[best].rate > _LEAST_GAIN * prospects[now].rate else now
-
-
-def _equal_number(lengths: Sequence[int], room: int) -> int:
-    """How many drafts each request may have, if each has as many as it can."""
-    number = max(lengths, default=0)
-    while number and sum(min(length, number) for length in lengths) > room:
-        number -= 1
-    return number

@@ -56,11 +56,10 @@ class Trail:
             self._draft, self._num_known = self._drafter.propose(token_ids, num_tokens), len(token_ids)
         return Draft(self._draft.token_ids[:num_tokens], self._draft.level)
 
-    def take(self, draft: Draft, token_ids: Sequence[int], num_known: int) -> None:
-        """A step brought the draft that follows the first `num_known` of `token_ids`."""
+    def take(self, draft: Draft, token_ids: Sequence[int]) -> None:
+        """A step brought the draft that follows `token_ids`."""
         self._judge(token_ids)
-        self._draft, self._num_known = draft, num_known
-        self._judge(token_ids)
+        self._draft, self._num_known = draft, len(token_ids)
 
     def chance(self, level: int) -> float:
         """How likely a draft of this level is right if those before it are."""

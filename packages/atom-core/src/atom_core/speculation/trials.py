@@ -75,10 +75,7 @@ class Trials:
             return
         _, number = min(others)
         loss = _NUM_STEPS * (prospects[number].seconds - prospects[number].tokens / rate)
-        if 0 in (number, best):
-            # Between steps with drafts and without, the device waits for the host: for no longer than a step.
-            loss += prospects[0].seconds
-        if self._saved >= loss:
+        if self._saved > max(loss, 0.0):
             # Nothing is left over: a step may have taken long for once, as one does in which graphs are captured.
             self._saved = 0.0
             self._number, self._steps_left = number, _NUM_STEPS

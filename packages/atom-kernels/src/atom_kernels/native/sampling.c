@@ -250,15 +250,19 @@ void philox_uniforms(const int64_t *seed, const int64_t *sample_index, const int
 /* Of each request the tokens up to the first that is not its draft, -1 behind it; all join the histories.
  * Rows of one slot stand together. */
 void accept_draws(int64_t *ids, const float *logits, int64_t row_stride, int64_t token_stride, const int64_t *slots,
-                  const int64_t *positions, int32_t *history, int64_t history_stride, int64_t n, int64_t padding_slot,
-                  int64_t not_finite) {
+                  const int64_t *positions, int32_t *history, int64_t history_stride, int32_t *num_rejected,
+                  int64_t n, int64_t padding_slot, int64_t not_finite) {
     int is_output = 1;
     for (int64_t i = 0; i < n; i++) {
         if (slots[i] == padding_slot) continue;
         int64_t drawn = isfinite(logits[i * row_stride + ids[i] * token_stride]) ? ids[i] : not_finite;
         int32_t *place = history + slots[i] * history_stride + positions[i];
-        is_output |= i == 0 || slots[i] != slots[i - 1];
+        if (i == 0 || slots[i] != slots[i - 1]) {
+            is_output = 1;
+            num_rejected[slots[i]] = 0;
+        }
         ids[i] = is_output ? drawn : -1;
+        num_rejected[slots[i]] += !is_output;
         is_output &= drawn == *place;
         *place = drawn < 0 ? 0 : (int32_t)drawn;
     }

@@ -36,6 +36,7 @@ def accept_draws(
     slots_n: torch.Tensor,
     positions_n: torch.Tensor,
     history_SL: torch.Tensor,
+    num_rejected_S: torch.Tensor,
     *,
     padding_slot: int,
     not_finite: int,
@@ -58,6 +59,7 @@ def accept_draws(
         logits_nV: float32, what they were drawn from.
         slots_n, positions_n: int64, the row of the history for each, and where the token stands there.
         history_SL: int32, the tokens of requests; written.
+        num_rejected_S: int32; written for each slot that has rows: how many of them are `REJECTED`.
         padding_slot, not_finite: as in `AcceptProblem`.
     """
     slot_before, is_output = padding_slot, True
@@ -67,8 +69,10 @@ def accept_draws(
             continue
         drawn = id_drawn if logits_nV[row, id_drawn].isfinite() else not_finite
         draft = int(history_SL[slot, position])
-        is_output = is_output or slot != slot_before
+        if slot != slot_before:
+            is_output, num_rejected_S[slot] = True, 0
         ids_n[row] = drawn if is_output else REJECTED
+        num_rejected_S[slot] += not is_output
         history_SL[slot, position] = max(drawn, 0)
         is_output, slot_before = is_output and drawn == draft, slot
 
@@ -79,6 +83,7 @@ def accept_by_torch(
     slots_n: torch.Tensor,
     positions_n: torch.Tensor,
     history_SL: torch.Tensor,
+    num_rejected_S: torch.Tensor,
     *,
     padding_slot: int,
     not_finite: int,
@@ -97,8 +102,10 @@ def accept_by_torch(
     is_first_n[1:] = ~has_draft_n[:-1]
     num_before_request_n = torch.where(is_first_n, num_misses_n, 0).cummax(0).values
     history_SL[slots_n, places_n] = torch.where(is_padding_n, stood_n, drawn_n.clamp_min(0).int())
-    kept_n = torch.where(num_misses_n == num_before_request_n, drawn_n, REJECTED)
-    ids_n.copy_(torch.where(is_padding_n, ids_n, kept_n))
+    is_rejected_n = (num_misses_n != num_before_request_n) & ~is_padding_n
+    num_rejected_S[slots_n] = torch.where(is_padding_n, num_rejected_S[slots_n], 0)
+    num_rejected_S.index_add_(0, slots_n, is_rejected_n.int())
+    ids_n.copy_(torch.where(is_padding_n, ids_n, torch.where(is_rejected_n, REJECTED, drawn_n)))
 
 
 def _make_inputs(problem: AcceptProblem, num_rows: int, generator: torch.Generator) -> tuple[dict, tuple]:
@@ -129,6 +136,7 @@ def _make_inputs(problem: AcceptProblem, num_rows: int, generator: torch.Generat
         slots,
         positions,
         history,
+        below(9, num_slots).int(),
     )
 
 
@@ -147,14 +155,15 @@ ACCEPT_DRAWS = Op(
     reference=lambda problem, weights, *inputs: accept_draws(
         *inputs, padding_slot=problem.padding_slot, not_finite=problem.not_finite
     ),
-    schema="(Tensor(a!) ids, Tensor logits, Tensor slots, Tensor positions, Tensor(b!) history) -> ()",
+    schema="(Tensor(a!) ids, Tensor logits, Tensor slots, Tensor positions, Tensor(b!) history, "
+    "Tensor(c!) num_rejected) -> ()",
     fake=lambda problem, *inputs: None,
     backends=(
         _backend("triton", "Triton, a program for each request", accept_by_triton),
         _backend("native", "C", native_backend.accept_by_native, supports=native_backend.where_it_compiles),
         _backend("torch", "torch, running sums of misses", accept_by_torch),
     ),
-    written=(0, 4),
+    written=(0, 4, 5),
     make_inputs=_make_inputs,
     parity_problems=lambda: (AcceptProblem(0, -2), AcceptProblem(4, -3)),
     examples=lambda: (AcceptProblem(256, -2),),

@@ -12,7 +12,7 @@ from atom_kernels.native import load_native, native_unavailable
 _SIGNATURES = {
     "sample_rows": "plll" + "ppppp" + "p",
     "philox_uniforms": "ppppl",
-    "accept_draws": "ppllppp" + "llll",
+    "accept_draws": "ppllppp" + "lplll",
 }
 
 
@@ -77,6 +77,7 @@ def accept_by_native(
     slots_n: torch.Tensor,
     positions_n: torch.Tensor,
     history_SL: torch.Tensor,
+    num_rejected_S: torch.Tensor,
     *,
     padding_slot: int,
     not_finite: int,
@@ -92,6 +93,7 @@ def accept_by_native(
         positions_n.data_ptr(),
         history_SL.data_ptr(),
         history_SL.stride(0),
+        num_rejected_S.data_ptr(),
         len(ids_n),
         padding_slot,
         not_finite,

@@ -135,6 +135,7 @@ def accept_by_triton(
     slots_n: torch.Tensor,
     positions_n: torch.Tensor,
     history_SL: torch.Tensor,
+    num_rejected_S: torch.Tensor,
     *,
     padding_slot: int,
     not_finite: int,
@@ -147,6 +148,6 @@ def accept_by_triton(
         launch(
             accept_kernel, (num_rows,),
             ids_n, logits_nV, *logits_nV.stride(), slots_n, positions_n, history_SL, history_SL.stride(0),
-            num_rows, padding_slot, not_finite,
+            num_rejected_S, num_rows, padding_slot, not_finite,
             LANES=_DRAFT_LANES, num_warps=1, **dependent_launch(),
         )  # fmt: skip

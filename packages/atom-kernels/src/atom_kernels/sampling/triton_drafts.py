@@ -11,7 +11,7 @@ from atom_kernels.triton.support import wait_for_inputs
 @triton.jit(do_not_specialize=["num_rows", "padding_slot", "not_finite"])
 def accept_kernel(
     ids_ptr, logits_ptr, row_stride, token_stride, slots_ptr, positions_ptr, history_ptr, history_stride,
-    num_rows, padding_slot, not_finite, LANES: tl.constexpr, DEPENDENT: tl.constexpr,
+    num_rejected_ptr, num_rows, padding_slot, not_finite, LANES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A program for each row; that of the first row of a request goes through all of it, the others do nothing.
 
@@ -23,7 +23,9 @@ def accept_kernel(
     before = tl.load(slots_ptr + first - 1, mask=first > 0, other=-1).to(tl.int64)
     begin = first
     num_misses = tl.full([], 0, tl.int32)
-    going = (before != slot) & (slot != padding_slot)
+    num_rejected = tl.full([], 0, tl.int32)
+    is_first = (before != slot) & (slot != padding_slot)
+    going = is_first
     while going:
         lanes = tl.arange(0, LANES)
         rows = begin + lanes
@@ -42,5 +44,7 @@ def accept_kernel(
         tl.store(ids_ptr + rows, tl.where(is_output, drawn, -1), mask=own)
         tl.store(places, tl.maximum(drawn, 0).to(tl.int32), mask=own)
         num_misses += tl.sum(is_miss, axis=0)
+        num_rejected += tl.sum((own & ~is_output).to(tl.int32), axis=0)
         begin += LANES
         going = (count == LANES) & (begin < num_rows)
+    tl.store(num_rejected_ptr + slot, num_rejected, mask=is_first)

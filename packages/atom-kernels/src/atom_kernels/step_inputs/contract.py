@@ -43,11 +43,12 @@ def write_tables(words_W: torch.Tensor, writes_n3: torch.Tensor, values_V: torch
 
 
 def build_step_inputs(
-    rows_7R: torch.Tensor,
+    rows_8R: torch.Tensor,
     num_reqs: int,
     longest: int,
     history_SL: torch.Tensor,
     block_tables_GSN: torch.Tensor,
+    num_rejected_S: torch.Tensor,
     input_ids_T: torch.Tensor,
     positions_T: torch.Tensor,
     slot_mapping_GT: torch.Tensor,
@@ -62,16 +63,19 @@ def build_step_inputs(
 ) -> None:
     """Fill the buffers of a batch from the tables of its requests.
 
-    A request computes the tokens that stand at ``start .. start + length`` of its history. Rows from `num_reqs` on pad
-    the batch: their tokens are 0 at position 0, have no slot in the cache (-1), and their sequences are empty.
+    A request computes the tokens that stand at ``start .. start + length`` of its history. The host may not have heard
+    yet which drafts of the step before were right, and counts all of them: then those that were rejected are taken off
+    the start. Rows from `num_reqs` on pad the batch: their tokens are 0 at position 0, have no slot in the cache (-1),
+    and their sequences are empty.
 
     Args:
-        rows_7R: int32. Of each request its slot, start, length, first token in the batch, the number of tokens that it
-            samples (after its last tokens), the first place of these among all samples, and the slot into which it
-            samples.
+        rows_8R: int32. Of each request its slot, start, length, first token in the batch, the number of tokens that it
+            samples (after its last tokens), the first place of these among all samples, the slot into which it samples,
+            and whether (not 0) its start counts drafts that may have been rejected.
         num_reqs: requests; the rows behind them are padding.
         longest: the largest length.
         history_SL, block_tables_GSN: int32, tables of requests.
+        num_rejected_S: int32, drafts of each slot that the step before rejected.
         input_ids_T, positions_T, slot_mapping_GT: int64, written.
         query_start_loc_R: int32 ``[R + 1]``, written.
         seq_lens_R, block_table_GRN: int32, written; a block table as far as its request has tokens.
@@ -79,8 +83,10 @@ def build_step_inputs(
             after, the slot into which it goes, and its position there.
         block_size: tokens of a cache block.
     """
-    for row, (slot, start, length, first, num_samples, sample_row, sample_slot) in enumerate(rows_7R.T.tolist()):
+    for row, numbers in enumerate(rows_8R.T.tolist()):
+        slot, start, length, first, num_samples, sample_row, sample_slot, is_unsettled = numbers
         is_real = row < num_reqs
+        start -= int(num_rejected_S[slot]) if is_unsettled else 0
         seq_len = start + length if is_real else 0
         query_start_loc_R[row], query_start_loc_R[row + 1] = first, first + length
         seq_lens_R[row] = seq_len
@@ -92,7 +98,7 @@ def build_step_inputs(
         if not is_real:
             input_ids_T[tokens], positions_T[tokens], slot_mapping_GT[:, tokens] = 0, 0, -1
             continue
-        positions = torch.arange(start, seq_len, device=rows_7R.device)
+        positions = torch.arange(start, seq_len, device=rows_8R.device)
         num_blocks = -(-seq_len // block_size)
         blocks_GN = block_tables_GSN[:, slot, :num_blocks]
         input_ids_T[tokens], positions_T[tokens] = history_SL[slot, start:seq_len].long(), positions

@@ -13,7 +13,7 @@ from atom_kernels.step_inputs.contract import StepInputsProblem, TableWritesProb
 # Ids, positions and lengths: they are equal or wrong.
 _EQUAL = Tolerance(atol=0, rtol=0)
 # Those of a slot in the inputs that are made to check backends.
-_MAX_TOKENS = 700
+_MAX_TOKENS, _MOST_REJECTED = 700, 8
 
 
 def _make_writes(problem: TableWritesProblem, num_rows: int, generator: torch.Generator) -> tuple[dict, tuple]:
@@ -58,12 +58,13 @@ def _make_batch(problem: StepInputsProblem, num_rows: int, generator: torch.Gene
     rows = torch.stack(
         [
             torch.randperm(num_slots, generator=generator)[:num_rows],
-            below(_MAX_TOKENS // 2, num_rows),
+            _MOST_REJECTED + below(_MAX_TOKENS // 2 - _MOST_REJECTED, num_rows),
             lengths,
             lengths.cumsum(0) - lengths,
             num_samples,
             num_samples.cumsum(0) - num_samples,
             torch.randperm(num_slots, generator=generator)[:num_rows],
+            below(2, num_rows),
         ]
     )
     num_tokens, groups = int(lengths.sum()), problem.num_groups
@@ -81,16 +82,18 @@ def _make_batch(problem: StepInputsProblem, num_rows: int, generator: torch.Gene
         *(buffer(max(int(num_samples.sum()), 1)) for _ in range(3)),
     )
     tables = (below(2**17, num_slots, _MAX_TOKENS).int(), below(2**20, groups, num_slots, num_blocks).int())
-    return {}, (rows.int(), max(num_rows - 1, 1), int(lengths.max()), *tables, *buffers)
+    num_rejected = below(_MOST_REJECTED + 1, num_slots).int()
+    return {}, (rows.int(), max(num_rows - 1, 1), int(lengths.max()), *tables, num_rejected, *buffers)
 
 
 BUILD_STEP_INPUTS = Op(
     name="build_step_inputs",
     contract=build_step_inputs,
     reference=lambda problem, weights, *inputs: build_step_inputs(*inputs, block_size=problem.block_size),
-    schema="(Tensor rows, int num_reqs, int longest, Tensor history, Tensor block_tables, Tensor(a!) input_ids, "
-    "Tensor(b!) positions, Tensor(c!) slot_mapping, Tensor(d!) query_start_loc, Tensor(e!) seq_lens, "
-    "Tensor(f!) block_table, Tensor(g!) sampled_tokens, Tensor(h!) sample_slots, Tensor(i!) sample_positions) -> ()",
+    schema="(Tensor rows, int num_reqs, int longest, Tensor history, Tensor block_tables, Tensor num_rejected, "
+    "Tensor(a!) input_ids, Tensor(b!) positions, Tensor(c!) slot_mapping, Tensor(d!) query_start_loc, "
+    "Tensor(e!) seq_lens, Tensor(f!) block_table, "
+    "Tensor(g!) sampled_tokens, Tensor(h!) sample_slots, Tensor(i!) sample_positions) -> ()",
     fake=lambda problem, *inputs: None,
     backends=(
         Backend(
@@ -104,7 +107,7 @@ BUILD_STEP_INPUTS = Op(
             bind=lambda problem, weights: partial(build_step_inputs, block_size=problem.block_size),
         ),
     ),
-    written=tuple(range(5, 14)),
+    written=tuple(range(6, 15)),
     make_inputs=_make_batch,
     parity_problems=lambda: tuple(StepInputsProblem(size, groups) for size in (4, 16) for groups in (1, 2)),
     examples=lambda: (StepInputsProblem(16, 1),),

@@ -21,11 +21,12 @@ def write_tables_by_triton(words_W: torch.Tensor, writes_n3: torch.Tensor, value
 
 
 def build_by_triton(
-    rows_7R: torch.Tensor,
+    rows_8R: torch.Tensor,
     num_reqs: int,
     longest: int,
     history_SL: torch.Tensor,
     block_tables_GSN: torch.Tensor,
+    num_rejected_S: torch.Tensor,
     input_ids_T: torch.Tensor,
     positions_T: torch.Tensor,
     slot_mapping_GT: torch.Tensor,
@@ -38,12 +39,12 @@ def build_by_triton(
     """`build_step_inputs`."""
     from atom_kernels.step_inputs.triton_kernels import build_inputs_kernel
 
-    num_rows = rows_7R.shape[1]
+    num_rows = rows_8R.shape[1]
     launch(
         build_inputs_kernel, (num_rows, -(-longest // _BLOCK)),
-        rows_7R, num_reqs, num_rows, rows_7R.stride(0),
+        rows_8R, num_reqs, num_rows, rows_8R.stride(0),
         history_SL, history_SL.stride(0),
-        block_tables_GSN, *block_tables_GSN.stride()[:2],
+        block_tables_GSN, *block_tables_GSN.stride()[:2], num_rejected_S,
         input_ids_T, positions_T, slot_mapping_GT, slot_mapping_GT.stride(0),
         query_start_loc_R, seq_lens_R, block_table_GRN, *block_table_GRN.stride()[:2],
         *sampling_n,

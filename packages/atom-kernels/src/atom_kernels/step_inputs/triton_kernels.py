@@ -27,7 +27,7 @@ def write_words_kernel(words_ptr, writes_ptr, values_ptr, BLOCK: tl.constexpr):
 )
 def build_inputs_kernel(
     rows_ptr, num_reqs, num_rows, row_stride,
-    history_ptr, history_stride, tables_ptr, table_group_stride, table_stride,
+    history_ptr, history_stride, tables_ptr, table_group_stride, table_stride, num_rejected_ptr,
     input_ids_ptr, positions_ptr, slot_mapping_ptr, slot_group_stride,
     query_start_loc_ptr, seq_lens_ptr, block_table_ptr, out_group_stride, out_table_stride,
     sampled_tokens_ptr, sample_slots_ptr, sample_positions_ptr,
@@ -35,13 +35,14 @@ def build_inputs_kernel(
 ):  # fmt: skip
     """Programs ``[rows, chunks of BLOCK tokens]``; rows from `num_reqs` on pad the batch, and have no tokens cached.
 
-    `rows_ptr` has int32 ``[7, row_stride]``: slot, start, length, first token in the batch, the number of samples, the
-    first place of these among all, and the slot into which it samples.
+    `rows_ptr` has int32 ``[8, row_stride]``: slot, start, length, first token in the batch, the number of samples, the
+    first place of these among all, the slot into which it samples, and whether rejected drafts are taken off the start.
     """
     row = tl.program_id(0)
     chunk = tl.program_id(1)
     slot = tl.load(rows_ptr + row).to(tl.int64)
-    start = tl.load(rows_ptr + row_stride + row)
+    is_unsettled = tl.load(rows_ptr + 7 * row_stride + row) != 0
+    start = tl.load(rows_ptr + row_stride + row) - tl.load(num_rejected_ptr + slot, mask=is_unsettled, other=0)
     length = tl.load(rows_ptr + 2 * row_stride + row)
     first = tl.load(rows_ptr + 3 * row_stride + row)
     num_samples = tl.load(rows_ptr + 4 * row_stride + row)

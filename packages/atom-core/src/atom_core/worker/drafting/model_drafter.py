@@ -83,6 +83,7 @@ class ModelDrafter:
         )
         most = int(numbers.max())
         drafts_WK = self._guess(features_UD[first.guessing_rows(last_W, takers_W)], most, decodes)
+        self._keep(drafts_WK, slots_W, batch.positions[last_W], numbers_W)
         if (numbers[takers] == most).all():
             return drafts_WK.flatten()
         (wanted,) = upload(device, np.flatnonzero(np.arange(most) < numbers[takers][:, None]))
@@ -133,7 +134,19 @@ class ModelDrafter:
             block_size=self._block_size,
             numbers_W=numbers_W,
         )
-        return (self._guess(features_UD[first.guessing_rows(last_W, requests_W)], number, decodes),)
+        drafts_WK = self._guess(features_UD[first.guessing_rows(last_W, requests_W)], number, decodes)
+        self._keep(drafts_WK, slots_W, batch.positions[last_W], numbers_W)
+        return (drafts_WK,)
+
+    def _keep(
+        self, drafts_WK: torch.Tensor, slots_W: torch.Tensor, last_W: torch.Tensor, numbers_W: torch.Tensor
+    ) -> None:
+        """Put drafts where they are verified: behind what was sampled after the last computed token of each request."""
+        places_K = torch.arange(drafts_WK.shape[1], device=drafts_WK.device)
+        has_room_WK = places_K < numbers_W[:, None]
+        slots_WK = torch.where(has_room_WK, slots_W[:, None], self._tables.padding_slot)
+        positions_WK = torch.where(has_room_WK, last_W[:, None] + 2 + places_K, 0)
+        self._tables.history[slots_WK, positions_WK] = drafts_WK.int()
 
     def _take_in(self, first: FirstPass, states: LayerStates) -> torch.Tensor:
         """What the draft model gives ``[U, D]`` behind a step."""

@@ -78,7 +78,7 @@ class GraphShapes:
         if rows.has_guesses:
             if (rows.num_samples != rows.lengths).any():
                 return None
-            each, most = int(rows.lengths.max()), int((rows.starts + rows.lengths).min())
+            each, most = int(rows.lengths.max()), int((rows.starts - rows.num_unsettled + rows.lengths).min())
             fitting = (found for found in self._draft_shapes if each <= found.tokens_each <= most)
             return min(
                 (found for found in fitting if found.num_reqs >= num_reqs),

@@ -25,6 +25,7 @@ class DeviceTables:
         padding_slot: the row that padding reads; no request has it.
         history: int32 ``[num_rows, max_tokens]``.
         block_tables: int32 ``[num_groups, num_rows, max_blocks]``.
+        num_rejected: int32 ``[num_rows]``, which the host never writes.
         sampling: parameters ``[num_rows]``.
     """
 
@@ -48,6 +49,7 @@ class DeviceTables:
             tables[name] = self.words[start : start + words_of[name]].view(dtype).view(shape)
             start += words_of[name]
         self._tables = tables
+        self.num_rejected = torch.zeros(num_rows, dtype=torch.int32, device=device)
         self.history, self.block_tables = tables["history"], tables["block_tables"]
         self.sampling = SamplingTables(**{name: tables[name] for name in SAMPLING_DTYPES})
         self._writes: list[tuple[int, np.ndarray]] = []

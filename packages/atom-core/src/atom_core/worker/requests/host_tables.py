@@ -16,10 +16,11 @@ class HostTables:
     """`RequestTables` that are written at once. Rows that no request touches cost no memory.
 
     Attributes:
-        history: int32 ``[max_num_seqs, max_model_len + 1]``.
+        history: int32 ``[max_num_seqs + 1, max_model_len + 1]``.
         block_tables: int32 ``[num_groups, max_num_seqs, max_blocks]``.
+        num_rejected: int32 ``[max_num_seqs + 1]``.
         sampling: parameters ``[max_num_seqs]``.
-        padding_slot: behind all rows: batches are not padded.
+        padding_slot: the last row. Batches are not padded; drafts that nobody has room for are written there.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, *, block_size: int, num_groups: int) -> None:
@@ -27,11 +28,12 @@ class HostTables:
         max_blocks = -(-(max_model_len + 1) // block_size)
         self._tables = {
             **{name: np.zeros(max_num_seqs, NUMPY_DTYPES[dtype]) for name, dtype in SAMPLING_DTYPES.items()},
-            "history": np.zeros((max_num_seqs, max_model_len + 1), dtype=np.int32),
+            "history": np.zeros((max_num_seqs + 1, max_model_len + 1), dtype=np.int32),
             "block_tables": np.zeros((num_groups, max_num_seqs, max_blocks), dtype=np.int32),
         }
         self.history = torch.from_numpy(self._tables["history"])
         self.block_tables = torch.from_numpy(self._tables["block_tables"])
+        self.num_rejected = torch.zeros(max_num_seqs + 1, dtype=torch.int32)
         self.sampling = SamplingTables(**{name: torch.from_numpy(self._tables[name]) for name in SAMPLING_DTYPES})
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:

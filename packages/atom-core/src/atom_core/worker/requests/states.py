@@ -23,6 +23,7 @@ class RequestStates:
     Attributes:
         history: int32 ``[num_rows, max_tokens]`` of `tables`. The sampler appends to it, so that a decode finds its
             input token there before the scheduler has seen it.
+        num_rejected: int32 ``[num_rows]`` of `tables`.
         num_blocks: int32 ``[num_groups, max_num_seqs]``, of each row's block table.
         num_prompt_tokens: int32 ``[max_num_seqs]``.
         sampling: parameters ``[num_rows]`` of `tables`.
@@ -38,6 +39,7 @@ class RequestStates:
         self.vocab_size = vocab_size
         self._tables = tables
         self.history, self.sampling, self.padding_slot = tables.history, tables.sampling, tables.padding_slot
+        self.num_rejected = tables.num_rejected
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
         self.filters = np.zeros(max_num_seqs, dtype=np.bool_)

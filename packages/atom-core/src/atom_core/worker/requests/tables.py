@@ -29,11 +29,13 @@ class RequestTables(Protocol):
         history: int32 ``[num_rows, max_tokens]``, prompt and generated tokens.
         block_tables: int32 ``[num_groups, num_rows, max_blocks]``, as far as a request has blocks.
         sampling: parameters ``[num_rows]``.
+        num_rejected: int32 ``[num_rows]``, drafts of each request that its last step with samples rejected.
         padding_slot: the row that padding reads; no request has it.
     """
 
     history: torch.Tensor
     block_tables: torch.Tensor
+    num_rejected: torch.Tensor
     sampling: SamplingTables
     padding_slot: int
 

@@ -98,7 +98,7 @@ class Sampler:
         """
         draw = self._draw[filters]
         ids_n = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
-        self._accept(ids_n, logits_nV, slots_n, positions_n, self._states.history)
+        self._accept(ids_n, logits_nV, slots_n, positions_n, self._states.history, self._states.num_rejected)
         return ids_n
 
     def _process(

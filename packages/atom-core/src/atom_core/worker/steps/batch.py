@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ class StepRows:
 
     Attributes:
         slots: ``[R]``, rows of `RequestStates`.
-        starts: ``[R]``, tokens already in the cache.
+        starts: ``[R]``, tokens already in the cache, if all drafts of the step before are right.
+        num_unsettled: ``[R]``, how many of them are such drafts, of which the device takes off those that were not.
         lengths: ``[R]``, tokens to compute.
         query_starts: ``[R + 1]``, first token of each request in the flat batch.
         num_samples: ``[R]``, tokens to sample after the last tokens of each.
@@ -39,19 +40,23 @@ class StepRows:
     num_samples: np.ndarray
     sampling: np.ndarray
     samples_behind: np.ndarray
+    num_unsettled: np.ndarray
 
     @classmethod
     def of(cls, step: SchedulerOutput, slot_of: Mapping[str, int]) -> StepRows:
         """The rows of `step`, whose requests have the slots `slot_of`."""
-        slots, starts, lengths, num_samples = np.array(
-            [(slot_of[r.request_id], r.num_computed_tokens, r.num_new_tokens, r.num_samples) for r in step.scheduled],
+        slots, starts, lengths, num_samples, num_unsettled = np.array(
+            [
+                (slot_of[r.request_id], r.num_computed_tokens, r.num_new_tokens, r.num_samples, r.num_unsettled)
+                for r in step.scheduled
+            ],
             dtype=np.int64,
         ).T
         query_starts = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(lengths, out=query_starts[1:])
         sampling = np.repeat(np.arange(len(slots)), num_samples)
         samples_behind = np.cumsum(num_samples)[sampling] - np.arange(1, len(sampling) + 1)
-        return cls(slots, starts, lengths, query_starts, num_samples, sampling, samples_behind)
+        return cls(slots, starts, lengths, query_starts, num_samples, sampling, samples_behind, num_unsettled)
 
     @property
     def num_reqs(self) -> int:
@@ -145,7 +150,10 @@ class ModelInput:
 
 
 def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInput:
-    """The batch of a step on a CPU, after its requests' tables were written."""
+    """The batch of a step on a CPU, after its requests' tables were written and the step before was sampled."""
+    if rows.num_unsettled.any():
+        num_rejected = np.where(rows.num_unsettled, tables.num_rejected.numpy()[rows.slots], 0)
+        rows = replace(rows, starts=rows.starts - num_rejected, num_unsettled=np.zeros_like(num_rejected))
     slots, starts, num_reqs, num_tokens = rows.slots, rows.starts, rows.num_reqs, rows.num_tokens
     if num_tokens == num_reqs:  # decodes only
         token_slots, positions = slots, starts
@@ -194,5 +202,5 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
-NO_ROWS = StepRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(1, dtype=np.int64), _NOTHING, _NOTHING, _NOTHING)
+NO_ROWS = StepRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(1, dtype=np.int64), _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 """The rows of a batch that is all padding."""

@@ -15,7 +15,7 @@ from atom_kernels.protocols import BatchGeometry
 from atom_kernels.select import select
 from atom_kernels.step_inputs import BUILD_STEP_INPUTS, WRITE_TABLES, StepInputsProblem, TableWritesProblem
 
-NUM_FIELDS = 7
+NUM_FIELDS = 8
 
 
 class DeviceInputs:
@@ -96,7 +96,7 @@ class DeviceInputs:
             self._write_tables(self._tables.words, for_writes.view(torch.int64).view(-1, 3), for_values)
         self._build(
             for_fields.view(fields.shape), rows.num_reqs, int(fields[2].max()),
-            self._tables.history, self._tables.block_tables,
+            self._tables.history, self._tables.block_tables, self._tables.num_rejected,
             self._input_ids, self._positions, self._slot_mapping,
             self._query_start_loc, self._seq_lens, self._block_table,
             self._sampled_tokens, self._sample_slots, self._sample_positions,
@@ -117,7 +117,7 @@ class DeviceInputs:
         """Int32 ``[NUM_FIELDS, requests]``, as `build_step_inputs` reads them."""
         num_reqs = rows.num_reqs
         fields = np.zeros((NUM_FIELDS, num_reqs if shape is None else shape.num_reqs), dtype=np.int32)
-        slots, starts, lengths, firsts, num_samples, sample_rows, sample_slots = fields
+        slots, starts, lengths, firsts, num_samples, sample_rows, sample_slots, is_unsettled = fields
         slots[:num_reqs], slots[num_reqs:] = rows.slots, self._tables.padding_slot
         num_repeated = _num_repeated(rows, shape)
         starts[:num_reqs], lengths[:num_reqs] = rows.starts - num_repeated, rows.lengths + num_repeated
@@ -128,6 +128,7 @@ class DeviceInputs:
         np.cumsum(lengths[:-1], out=firsts[1:])
         num_samples[:num_reqs] = rows.num_samples + num_repeated
         np.cumsum(num_samples[:-1], out=sample_rows[1:])
+        is_unsettled[:num_reqs] = rows.num_unsettled > 0
         sample_slots[:] = self._tables.padding_slot
         sample_slots[rows.sampling] = rows.sampled_slots
         if shape is not None:
