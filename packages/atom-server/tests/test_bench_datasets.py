@@ -29,7 +29,13 @@ def draw(tokens: Words | FolderTokens | None = None, **options: Any) -> list[Sam
 
 
 def test_random_prompts_repeat_with_their_seed_and_share_their_prefix():
-    options = {"num_prompts": 200, "input_len": 10, "output_len_random": 8, "range_ratio": 0.5, "prefix_len": 3}
+    options: dict[str, Any] = {
+        "num_prompts": 200,
+        "input_len": 10,
+        "output_len_random": 8,
+        "range_ratio": 0.5,
+        "prefix_len": 3,
+    }
     samples = draw(**options)
     assert samples == draw(**options)
     assert samples != draw(**options, seed=1)
@@ -57,7 +63,7 @@ def test_lengths_of_burstgpt_are_those_of_gpt4_that_did_not_fail(tmp_path):
 def test_sonnets_share_their_first_lines(tmp_path):
     path = tmp_path / "sonnet.txt"
     path.write_text("\n".join(f"line {number} of four" for number in range(30)))
-    options = {"sonnet_input_len": 51, "sonnet_prefix_len": 31, "sonnet_output_len": 5}
+    options: dict[str, Any] = {"sonnet_input_len": 51, "sonnet_prefix_len": 31, "sonnet_output_len": 5}
     samples = draw(name="sonnet", path=path, num_prompts=4, **options)
     texts = [str(sample.prompt) for sample in samples]
     assert {sample.num_tokens for sample in samples} == {51}
@@ -88,7 +94,13 @@ def hugging_face(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) ->
 )
 def test_rows_of_hugging_face_have_turns_messages_or_a_prompt(monkeypatch, row):
     asked = hugging_face(monkeypatch, [row] * 5)
-    options = {"name": "hf", "path": Path("org/data"), "num_prompts": 2, "hf_subset": "s", "hf_split": "test"}
+    options: dict[str, Any] = {
+        "name": "hf",
+        "path": Path("org/data"),
+        "num_prompts": 2,
+        "hf_subset": "s",
+        "hf_split": "test",
+    }
     assert draw(**options, output_len=7) == [Sample("hi", 7)] * 2
     assert asked == [("org/data", {"name": "s", "split": "test", "streaming": True})]
 

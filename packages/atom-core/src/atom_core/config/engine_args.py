@@ -230,7 +230,11 @@ class EngineArgs:
         True, "Take tokens that a grammar leaves no choice about without sampling them, several in one step."
     )
     torch_profiler_dir: str | None = _profiler(None, "Folder for profiler traces; unset takes ATOM_TORCH_PROFILER_DIR.")
-    mark_trace: bool = _profiler(False, "Mark each step by name in profiler traces.")
+    mark_trace: bool = _profiler(
+        False,
+        "Name each step and each module in profiler traces, for `atom trace`. Unless one is asked for, a trace of the "
+        "first 512 steps is written.",
+    )
 
     def __post_init__(self) -> None:
         for entry in options_of(type(self)):

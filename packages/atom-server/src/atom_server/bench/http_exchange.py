@@ -99,9 +99,9 @@ class HttpExchange(asyncio.Protocol):
 async def exchange(url: SplitResult, request: bytes, on_body: OnBody) -> None:
     """Send `request` to the server of `url`, and return at the end of the answer (see `HttpExchange.done`)."""
     secure = url.scheme == "https"
-    port = url.port or (443 if secure else 80)
+    host, port = url.hostname or "", url.port or (443 if secure else 80)
     make = asyncio.get_running_loop().create_connection
-    transport, protocol = await make(lambda: HttpExchange(request, on_body), url.hostname, port, ssl=secure or None)
+    transport, protocol = await make(lambda: HttpExchange(request, on_body), host, port, ssl=secure or None)
     try:
         await protocol.done
     finally:

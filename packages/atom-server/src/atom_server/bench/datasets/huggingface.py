@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from itertools import chain, islice
 from typing import Any
 
@@ -39,7 +40,7 @@ async def huggingface_samples(options: DatasetOptions, tokens: PromptTokens) -> 
 
 def _rows(options: DatasetOptions) -> Iterable[Mapping[str, Any]]:
     try:
-        import datasets
+        datasets: Any = import_module("datasets")
     except ImportError:
         raise BenchError("--dataset-name hf needs the package datasets: pip install datasets") from None
     split = options.hf_split or "train"
