@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
+from atom_core.config.other_names import with_own_names
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
 from atom_core.config.unbuilt import refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
@@ -266,8 +267,12 @@ class EngineArgs:
 
     @classmethod
     def from_keywords(cls, **keywords: Any) -> EngineArgs:
-        """Build from keywords; an unknown one is a TypeError that names the nearest known one."""
+        """Build from keywords; an unknown one is a TypeError that names the nearest known one.
+
+        Keywords of ROCm/ATOM that have other names here are taken too (see `with_own_names`).
+        """
         known = [entry.name for entry in options_of(cls)]
+        keywords = with_own_names(keywords)
         for name in keywords:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)

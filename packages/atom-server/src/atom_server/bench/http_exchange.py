@@ -101,7 +101,10 @@ async def exchange(url: SplitResult, request: bytes, on_body: OnBody) -> None:
     secure = url.scheme == "https"
     host, port = url.hostname or "", url.port or (443 if secure else 80)
     make = asyncio.get_running_loop().create_connection
-    transport, protocol = await make(lambda: HttpExchange(request, on_body), host, port, ssl=secure or None)
+    try:
+        transport, protocol = await make(lambda: HttpExchange(request, on_body), host, port, ssl=secure or None)
+    except OSError as error:
+        raise ConnectionError(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     try:
         await protocol.done
     finally:
