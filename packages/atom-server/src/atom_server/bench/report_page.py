@@ -11,13 +11,8 @@ from typing import Any
 from atom_server.bench.charts import MARKED, check_drawing, draw_run
 from atom_server.bench.metrics import TITLES, percentile, samples_of
 from atom_server.bench.outcome import BenchError, Outcome
+from atom_server.bench.pages import page, section, table
 
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:64em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
-h1{font-size:1.4em}h2{font-size:1.1em;margin-top:2em}table{border-collapse:collapse}
-th,td{padding:.3em .9em;border-bottom:1px solid #ddd;text-align:right}th:first-child,td:first-child{text-align:left}
-svg{max-width:100%;height:auto}.bad{color:#b00020}
-"""
 _FACTS = (
     ("date", "date"), ("backend", "backend"), ("model_id", "model"), ("num_prompts", "prompts"),
     ("request_rate", "requests a second asked for"), ("max_concurrency", "requests at once, at most"),
@@ -49,14 +44,15 @@ def write_report(path: Path, outcomes: Sequence[Outcome], seconds: float, result
     facts = [(title, _number(result[name])) for name, title in _FACTS if result.get(name) is not None]
     spreads = [_spread(TITLES[name], values) for name, values in samples_of(done).items()]
     head = ("", "mean ms", *(f"p{share}" for share in MARKED), "most")
-    title = html.escape(f"{result['model_id']} on {result['backend']}")
-    errors = "".join(f'<p class="bad">{html.escape(error)}</p>' for error in result["errors"])
-    path.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-        f"<h1>{title}</h1>{errors}<h2>Run</h2>{_table(facts)}<h2>Latencies</h2>{_table([head, *spreads])}"
-        f"<h2>Charts</h2>{picture[picture.index('<svg') :]}</html>\n",
-        encoding="utf-8",
+    errors = [f'<p class="bad">{html.escape(error)}</p>' for error in result["errors"]]
+    text = page(
+        f"{result['model_id']} on {result['backend']}",
+        *errors,
+        section("Run", table(facts)),
+        section("Latencies", table(spreads, head)),
+        section("Charts", picture[picture.index("<svg") :]),
     )
+    path.write_text(text, encoding="utf-8")
 
 
 def _spread(title: str, values: Sequence[float]) -> tuple[str, ...]:
@@ -69,8 +65,3 @@ def _spread(title: str, values: Sequence[float]) -> tuple[str, ...]:
 
 def _number(value: Any) -> str:
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
-    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"

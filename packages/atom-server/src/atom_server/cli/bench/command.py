@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from atom_server.cli.bench import accuracy, latency, plot, serve, sweep, throughput
+from atom_server.cli.bench import accuracy, dashboard, latency, plot, serve, sweep, throughput
 
 HELP = "measure a running server under load, an engine, or what quantization costs"
-USAGE = "serve | sweep | throughput | latency | plot | accuracy [flags]"
+USAGE = "serve | sweep | throughput | latency | plot | dashboard | accuracy [flags]"
 DESCRIPTION = """\
 Measure a running server under load (serve, sweep), an engine in this process (throughput, latency), or what
-quantization costs a model (accuracy); draw such measurements (plot)."""
+quantization costs a model (accuracy); draw such measurements (plot, dashboard)."""
 EXAMPLES = """\
 examples:
   atom bench serve --num-prompts 100 --max-concurrency 16
@@ -24,7 +24,7 @@ examples:
 `atom bench serve --help` lists the flags of serve, and so for each.
 """
 
-_KINDS = (serve, sweep, throughput, latency, plot, accuracy)
+_KINDS = (serve, sweep, throughput, latency, plot, dashboard, accuracy)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
