@@ -99,13 +99,13 @@ def owner_of_atom() -> str:
     """Whose the package named `atom` is: scripts of ROCm/ATOM import it."""
     spec = importlib.util.find_spec("atom")
     if spec is None:
-        return "not installed; pip install 'atom-server[compat]' brings ROCm/ATOM's names"
+        return "not installed; pip install ./packages/atom-compat brings ROCm/ATOM's names"
     file = Path(spec.origin) if spec.origin else None
     if file is not None and "atom_core" in file.read_text(encoding="utf-8", errors="replace"):
         return f"ours, {file.parent}"
     owners = metadata.packages_distributions().get("atom") or ["nobody known"]
     place = file.parent if file else "a folder without code"
-    return f"NOT ours: {place}, of {', '.join(owners)}; uninstall it before atom-server[compat] can own the name"
+    return f"NOT ours: {place}, of {', '.join(owners)}; uninstall it before atom-compat can own the name"
 
 
 def _models() -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ def check_workbooks() -> None:
     try:
         import openpyxl  # noqa: F401
     except ImportError:
-        raise TraceError("workbooks need openpyxl: pip install 'atom-server[trace]'") from None
+        raise TraceError("workbooks need openpyxl: pip install openpyxl") from None
 
 
 def write_workbook(path: Path, found: Breakdown) -> None:
