@@ -175,6 +175,7 @@ def test_another_endpoint_may_be_named(fake, tmp_path):
         ("vllm", lambda body: ["data: {\n\n"], "DecodeError"),
         ("tgi", lambda body: ['data: {"x": 1}\n\n'], "KeyError: 'token'"),
         ("deepspeed-mii", lambda body: b"{", "DecodeError"),
+        ("vllm", lambda body: b'{"detail": "ok"}', "neither text nor tokens; is /v1/completions the endpoint"),
     ],
 )
 def test_an_answer_that_is_none_is_told_before_the_run(fake, capsys, backend, answer, reason):

@@ -54,6 +54,8 @@ class Client:
                 read(b"".join(whole), now)
             if last := list(lines.feed(lines.end() + b"\n")):
                 read(last[0], now)
+            if not outcome.pieces and not outcome.num_output_tokens:
+                raise BenchError(f"the answer has neither text nor tokens; is {path} the endpoint of this backend?")
             outcome.end(now - started)
         except (OSError, ValueError, KeyError, TypeError, BenchError, StatusError) as error:
             outcome.error = f"{type(error).__name__}: {error}"
