@@ -17,7 +17,7 @@ class Run:
 
     Attributes:
         load: what was sent, in words; runs of the same model, place and load are compared.
-        moment: of the run, in a form that sorts by time.
+        moment: when it was made, in a form that sorts by time.
         ttft, tpot: medians in milliseconds.
     """
 
