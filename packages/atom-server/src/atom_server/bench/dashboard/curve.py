@@ -17,7 +17,8 @@ Point = tuple[float, float, str]
 def curve(lines: Mapping[str, Sequence[Point]], *, x_title: str, y_title: str) -> str:
     """A line with dots for each name, over axes that begin at 0."""
     points = [point for line in lines.values() for point in line]
-    most_x, most_y = (max((point[axis] for point in points), default=0) * 1.05 or 1.0 for axis in (0, 1))
+    most_x = max((x for x, _, _ in points), default=0.0) * 1.05 or 1.0
+    most_y = max((y for _, y, _ in points), default=0.0) * 1.05 or 1.0
 
     def place(x: float, y: float) -> tuple[float, float]:
         right, up = (_WIDTH - _LEFT - 10) * x / most_x, (_HEIGHT - _BOTTOM - _TOP) * y / most_y
