@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, report, timing
-from benchmarks.http_client import ClientProcess
+from benchmarks.client_process import ClientProcess
 from benchmarks.server_process import Server
 from benchmarks.sides import SideProcess
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, report, timing
-from benchmarks.http_client import ClientProcess
+from benchmarks.client_process import ClientProcess
 from benchmarks.http_overhead import PATHS, everyday_words, resolve, stream_body
 from benchmarks.server_process import Server
 

@@ -43,7 +43,7 @@ ROOMS = {
     "atom_server": (
         "__main__ entrypoints benchmarks examples",
         "cli",
-        "lifecycle bench",
+        "lifecycle bench traces",
         "app banner",
         "routes startup",
         "responses",

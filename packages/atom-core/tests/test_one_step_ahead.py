@@ -83,6 +83,7 @@ class FakeDevice:
         return False
 
     def profile(self, *, start: bool) -> None: ...
+    def close(self) -> None: ...
 
 
 class TracingExecutor(InlineExecutor):

@@ -20,6 +20,11 @@ def debug() -> bool:
     return os.environ.get("ATOM_DEBUG", "") not in ("", "0")
 
 
+def save_to_pytorch_benchmark_format() -> bool:
+    """``SAVE_TO_PYTORCH_BENCHMARK_FORMAT``: write the PyTorch benchmark format beside each result, as vLLM does."""
+    return os.environ.get("SAVE_TO_PYTORCH_BENCHMARK_FORMAT", "") not in ("", "0")
+
+
 def default_engine_log_level(level: str) -> None:
     """Make the engine's process log as this one does, unless ``ATOM_LOG_LEVEL`` says otherwise."""
     os.environ.setdefault("ATOM_LOG_LEVEL", level.upper())

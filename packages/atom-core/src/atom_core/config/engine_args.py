@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
+from atom_core.config.other_names import with_own_names
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
 from atom_core.config.unbuilt import refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
@@ -230,7 +231,11 @@ class EngineArgs:
         True, "Take tokens that a grammar leaves no choice about without sampling them, several in one step."
     )
     torch_profiler_dir: str | None = _profiler(None, "Folder for profiler traces; unset takes ATOM_TORCH_PROFILER_DIR.")
-    mark_trace: bool = _profiler(False, "Mark each step by name in profiler traces.")
+    mark_trace: bool = _profiler(
+        False,
+        "Name each step and each module in profiler traces, for `atom trace`. Unless one is asked for, a trace of the "
+        "first 512 steps is written.",
+    )
 
     def __post_init__(self) -> None:
         for entry in options_of(type(self)):
@@ -262,8 +267,12 @@ class EngineArgs:
 
     @classmethod
     def from_keywords(cls, **keywords: Any) -> EngineArgs:
-        """Build from keywords; an unknown one is a TypeError that names the nearest known one."""
+        """Build from keywords; an unknown one is a TypeError that names the nearest known one.
+
+        Keywords of ROCm/ATOM that have other names here are taken too (see `with_own_names`).
+        """
         known = [entry.name for entry in options_of(cls)]
+        keywords = with_own_names(keywords)
         for name in keywords:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 
 from atom_core.messages import ModelOutput, SchedulerOutput
 from atom_core.worker.runner import Masks, PendingOutput, Runner, RunnerInfo
@@ -42,6 +43,8 @@ class InlineExecutor:
         self._thread.submit(self._runner.profile, start=start).result()
 
     def shutdown(self) -> None:
+        with suppress(RuntimeError):  # it was shut down before
+            self._thread.submit(self._runner.close).result()
         self._thread.shutdown(wait=True)
 
 

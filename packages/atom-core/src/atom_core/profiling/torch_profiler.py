@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import shutil
-import socket
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atom_core.config.sections import ProfilerConfig
 from atom_core.errors import ProfilerError
+from atom_core.profiling.module_marks import ModuleMarks
+from atom_core.profiling.trace_files import events_of, write_events, write_trace
 
 if TYPE_CHECKING:
     import torch
@@ -22,28 +21,43 @@ NO_DIRECTORY = (
     "profiling needs a folder for its traces: start the engine with torch_profiler_dir (--torch-profiler-dir DIR), "
     "or set ATOM_TORCH_PROFILER_DIR"
 )
+# A trace that nobody began ends after so many steps: of a server that runs for days it would fill the memory.
+MOST_STEPS = 512
+# What tells which module launched each kernel of a graph.
+_OF_CAPTURES = ("user_annotation", "cuda_runtime", "cuda_driver")
+
+CaptureT = TypeVar("CaptureT", bound=Callable[..., Any])
 
 
 class TorchProfiler:
     """Records what the thread that calls `start` and `stop` runs between them.
 
-    Traces are written to ``{directory}/{name}/*.pt.trace.json.gz``, for TensorBoard and chrome://tracing.
+    Traces are written to ``{directory}/{name}/{model}_ts_{time}.pt.trace.json.gz``, for `atom trace`, TensorBoard and
+    chrome://tracing. With `mark_trace` modules are named in them. Where nobody asks for a trace then, one is recorded
+    from the first step on, and written at the end. What graphs were captured of is a trace of its own,
+    ``capture_ts_{time}.json.gz``.
 
     Args:
         config: where traces go, and what they hold.
         name: the rank's, such as "rank_0" (`ParallelConfig.name_of`).
+        model: its name begins that of each trace.
 
     Attributes:
         mark: ``with mark(name)`` names what runs inside, in a trace that is being recorded with `mark_trace`.
+        modules: what is marked; set once the model is loaded.
     """
 
     mark: Callable[[str], AbstractContextManager[Any]]
 
-    def __init__(self, config: ProfilerConfig, name: str) -> None:
+    def __init__(self, config: ProfilerConfig, name: str, model: str = "model") -> None:
         self._config = config
-        self._name = name
+        self._name, self._model = name, re.sub(r"[^\w.-]+", "_", Path(model).name) or "model"
         self._profile: torch.profiler.profile | None = None
+        self._marks: ModuleMarks | None = None
+        self._of_captures: list[dict[str, Any]] = []
+        self._steps_left = MOST_STEPS if config.mark_trace and config.directory is not None else 0
         self.mark = nullcontext
+        self.modules: Mapping[str, torch.nn.Module] = {}
 
     def start(self) -> None:
         """Begin a trace.
@@ -51,28 +65,15 @@ class TorchProfiler:
         Raises:
             ProfilerError: no directory was given, or a trace is being recorded already.
         """
-        import torch
-
         if self._config.directory is None:
             raise ProfilerError(NO_DIRECTORY)
+        if self._steps_left and self._profile is not None:
+            # Nobody asked for it; only what it tells of captures is needed.
+            self._of_captures += _around_captures(events_of(self._end(), _OF_CAPTURES))
+        self._steps_left = 0
         if self._profile is not None:
             raise ProfilerError("a profile is being recorded already: stop it first")
-        folder = self.folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ProfilerError(f"traces cannot be written to {folder}: {error.strerror}") from error
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        more = self._config.more
-        profile = torch.profiler.profile(
-            activities=activities, record_shapes=more, with_stack=more, profile_memory=more
-        )
-        profile.start()
-        self._profile = profile
-        if self._config.mark_trace:
-            self.mark = torch.profiler.record_function
+        self._begin()
 
     def stop(self) -> Path:
         """End the trace, write it, and return its file.
@@ -84,17 +85,92 @@ class TorchProfiler:
             raise ProfilerError(
                 NO_DIRECTORY if self._config.directory is None else "no profile is being recorded: start one first"
             )
-        profile, self._profile, self.mark = self._profile, None, nullcontext
-        profile.stop()
-        stem = self.folder / f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"
-        profile.export_chrome_trace(str(stem))
-        path = stem.with_name(stem.name + ".gz")
-        with stem.open("rb") as plain, gzip.open(path, "wb", compresslevel=5) as packed:
-            shutil.copyfileobj(plain, packed)
-        stem.unlink()
-        return path
+        self._steps_left = 0
+        return self._write(self._end())
+
+    def count_step(self) -> Path | None:
+        """A step begins: where nobody asked for a trace and `mark_trace` is set, the first one begins one by itself.
+
+        Returns:
+            The file, where that trace ended.
+        """
+        if not self._steps_left:
+            return None
+        if self._profile is None:
+            self._begin()
+        self._steps_left -= 1
+        return None if self._steps_left else self._write(self._end())
+
+    def close(self) -> list[Path]:
+        """Write what is being recorded, and what was captured; the files."""
+        files = [] if self._profile is None else [self.stop()]
+        if self._of_captures:
+            path = self._path("capture", ".json.gz")
+            files.append(write_events(self._of_captures, path))
+            self._of_captures = []
+        return files
+
+    def around_captures(self, capture: CaptureT) -> CaptureT:
+        """The same, noting which module launches what while a graph is captured; with `mark_trace` alone."""
+        if not self._config.mark_trace or self._config.directory is None:
+            return capture
+
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if self._profile is not None:  # it has the capture too
+                return capture(*arguments, **keywords)
+            profile = self._record(more=False)
+            try:
+                return capture(*arguments, **keywords)
+            finally:
+                self._of_captures += events_of(self._end(profile), _OF_CAPTURES)
+
+        return watched  # type: ignore[return-value]
 
     @property
     def folder(self) -> Path:
         """Where this rank's traces go."""
         return Path(self._config.directory or ".") / self._name
+
+    def _begin(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ProfilerError(f"traces cannot be written to {self.folder}: {error.strerror}") from error
+        self._profile = self._record(more=self._config.more)
+
+    def _record(self, *, more: bool) -> torch.profiler.profile:
+        import torch
+
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        profile = torch.profiler.profile(
+            activities=activities, record_shapes=more, with_stack=more, profile_memory=more
+        )
+        profile.start()
+        if self._config.mark_trace:
+            self.mark, self._marks = torch.profiler.record_function, ModuleMarks(self.modules)
+        return profile
+
+    def _end(self, profile: torch.profiler.profile | None = None) -> torch.profiler.profile:
+        if profile is None:
+            profile, self._profile = self._profile, None
+        if profile is None:
+            raise ProfilerError("no profile is being recorded: start one first")
+        if self._marks is not None:
+            self._marks.remove()
+        self.mark, self._marks = nullcontext, None
+        profile.stop()
+        return profile
+
+    def _write(self, profile: torch.profiler.profile) -> Path:
+        return write_trace(profile, self._path(self._model, ".pt.trace.json.gz"))
+
+    def _path(self, stem: str, ending: str) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f"{stem}_ts_{time.strftime('%Y%m%d_%H%M%S')}_{time.time_ns() % 10**9:09d}{ending}"
+
+
+def _around_captures(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events, where a graph was captured among them."""
+    return events if any("StreamBeginCapture" in event["name"] for event in events) else []

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from msgspec.structs import replace
@@ -87,7 +88,7 @@ class ModelRunner:
         self._load_model = load_model
         self._capture = capture
         self._ranks = ranks
-        self._profiler = TorchProfiler(config.profiler, config.parallel.name_of(ranks.rank))
+        self._profiler = TorchProfiler(config.profiler, config.parallel.name_of(ranks.rank), config.model.name)
         self._pooler = Pooler()
         self._embeds = False
         self._forward: Forward | None = None
@@ -98,6 +99,7 @@ class ModelRunner:
         config = self._config
         self._device.begin(config.parallel.num_threads)
         self._model, loaded = load_with_cache(config, self._load_model, self._ranks, device=self._device)
+        self._profiler.modules = self._model.modules
         self._state_slots = loaded.state_slots
         self._compilation = CompilationWatch() if config.compile.level else None
         self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
@@ -115,6 +117,7 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> None:
         """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
+        self._tell(self._profiler.count_step())
         self._states.update(step)
         if step.new_requests or step.dropped_request_ids:
             self._embeds = self._pooler.update(step)
@@ -162,7 +165,19 @@ class ModelRunner:
         if start:
             self._profiler.start()
         else:
-            logger.info("wrote the trace %s", self._profiler.stop())
+            self._tell(self._profiler.stop())
+
+    def close(self) -> None:
+        """Write the traces that are being recorded; no step follows."""
+        try:
+            for path in self._profiler.close():
+                self._tell(path)
+        except OSError as error:
+            logger.warning("a trace was lost: %s", error)
+
+    def _tell(self, trace: Path | None) -> None:
+        if trace is not None:
+            logger.info("wrote the trace %s", trace)
 
     def _num_late(self) -> dict[str, int]:
         """What steps waited for, as `ModelOutput` has it: nothing compiles but the first steps of some shape."""
@@ -221,6 +236,7 @@ class ModelRunner:
             on_host = HostTables(max_num_seqs, max_model_len, **size)
             states = make_states(on_host)
             return states, Sampler(states), HostSteps(model, on_host, block_size), self._make_drafter(on_host)
+        capture = self._profiler.around_captures(capture)
         tables = DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
         states = make_states(tables)
         sampler, drafter = Sampler(states), self._make_drafter(tables)

@@ -1,1 +1,1 @@
-"""Load on a running server, measured from outside: `atom bench serve`."""
+"""Measurements for `atom bench`: of running servers under load, of engines, and of what number formats cost."""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atom_server.bench.client import BenchError
+from atom_server.bench.outcome import BenchError
 
 if TYPE_CHECKING:
     from atom_core.models import LoadedModel

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from atom_server.bench.client import BenchError, Outcome
-from atom_server.bench.metrics import TITLES, percentile, samples_of
+from atom_server.bench.metrics import TITLES, arrivals, percentile, samples_of
+from atom_server.bench.outcome import BenchError, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,16 +28,22 @@ def check_chart(path: Path) -> None:
     """
     if path.suffix not in ENDINGS:
         raise BenchError(f"--plot {path}: a chart ends with {', '.join(ENDINGS)}")
+    check_drawing()
+
+
+def check_drawing() -> None:
+    """Raise BenchError where nothing can be drawn."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise BenchError("charts need matplotlib: pip install matplotlib") from None
 
 
-def draw_run(path: Path, outcomes: Sequence[Outcome], seconds: float, about: Mapping[str, Any]) -> None:
+def draw_run(target: Path | TextIO, outcomes: Sequence[Outcome], seconds: float, about: Mapping[str, Any]) -> None:
     """One run: the distribution of each latency with its percentiles marked, and how much was going on when.
 
     Args:
+        target: a file by its ending, or a text that gets an SVG.
         seconds: that the run took.
         about: its result, whose rates make the title.
     """
@@ -49,7 +55,7 @@ def draw_run(path: Path, outcomes: Sequence[Outcome], seconds: float, about: Map
     for number, (name, values) in enumerate(samples_of(done).items()):
         _draw_distribution(figure.add_subplot(grid[number // 2, number % 2]), TITLES[name], values)
     _draw_course(figure.add_subplot(grid[2, :]), done, seconds)
-    figure.savefig(path)
+    figure.savefig(target, format=None if isinstance(target, Path) else "svg")
 
 
 def draw_runs(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
@@ -97,7 +103,7 @@ def _draw_course(axes: Axes, done: Sequence[Outcome], seconds: float) -> None:
     width = max(seconds, 1e-9) / _NUM_BINS
     rates, running = [0.0] * _NUM_BINS, [0] * _NUM_BINS
     for outcome in done:
-        for moment, count in _arrivals(outcome):
+        for moment, count in arrivals(outcome):
             rates[min(_NUM_BINS - 1, int(moment / width))] += count / width
         first, last = int(outcome.sent / width), int((outcome.sent + outcome.latency) / width)
         for place in range(first, min(_NUM_BINS - 1, last) + 1):
@@ -109,16 +115,6 @@ def _draw_course(axes: Axes, done: Sequence[Outcome], seconds: float) -> None:
     other.plot(middles, running, color=_COLORS[1])
     other.set_ylabel("requests running", color=_COLORS[1])
     other.set_ylim(bottom=0)
-
-
-def _arrivals(outcome: Outcome) -> Iterator[tuple[float, float]]:
-    """When something came, from the start of the run, and how many tokens it was: a chunk may hold several."""
-    share = outcome.num_output_tokens / (len(outcome.gaps) + 1)
-    moment = outcome.sent + outcome.ttft
-    yield moment, share
-    for gap in outcome.gaps:
-        moment += gap
-        yield moment, share
 
 
 def _draw_line(axes: Axes, name: str, model: str, runs: Sequence[Mapping[str, Any]], color: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from atom_core.host_memory import available_memory, total_memory
 from atom_server.cli.columns import columns
@@ -53,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         _print_weights(args.model, args.quantization, args.model_impl)
         return 0
     _print_rows("machine", _machine())
-    _print_rows("installed", [(name, _version(name)) for name in (*_OURS, *_OTHERS)])
+    versions = [(name, _version(name)) for name in (*_OURS, *_OTHERS)]
+    _print_rows("installed", [*versions, ("package atom", owner_of_atom())])
     _print_rows("models", _models())
     return _print_operators() if args.operators else 0
 
@@ -90,6 +93,19 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def owner_of_atom() -> str:
+    """Whose the package named `atom` is: scripts of ROCm/ATOM import it."""
+    spec = importlib.util.find_spec("atom")
+    if spec is None:
+        return "not installed; pip install ./packages/atom-compat brings ROCm/ATOM's names"
+    file = Path(spec.origin) if spec.origin else None
+    if file is not None and "atom_core" in file.read_text(encoding="utf-8", errors="replace"):
+        return f"ours, {file.parent}"
+    owners = metadata.packages_distributions().get("atom") or ["nobody known"]
+    place = file.parent if file else "a folder without code"
+    return f"NOT ours: {place}, of {', '.join(owners)}; uninstall it before atom-compat can own the name"
 
 
 def _models() -> list[tuple[str, str]]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from atom_core import __version__
 from atom_server import settings
-from atom_server.cli import bench, doctor, models, plan, serve
+from atom_server.cli import bench, doctor, models, plan, profile, serve, trace
 from atom_server.cli.terminal import chat, generate
 
-_COMMANDS = (serve, chat, generate, models, plan, doctor, bench)
+_COMMANDS = (serve, chat, generate, models, plan, doctor, bench, profile, trace)
 
 _DESCRIPTION = "ATOM, an inference engine for large language models."
 _EXAMPLES = """\
@@ -23,6 +23,7 @@ examples:
   atom plan --model ./my-model              what a model needs, and whether it fits
   atom doctor                               what this machine has, and what each operator runs on
   atom bench serve --max-concurrency 16     measure a running server under load
+  atom profile --mark-trace                 record what a model runs; atom trace FILE breaks it down by modules
 
 `atom COMMAND --help` explains each command.
 """

@@ -97,6 +97,8 @@ class _Rank:
                 if isinstance(message, Leave):
                     break
                 self._handle(message)
+            if self._runner is not None:
+                self._runner.close()
         except Exception as error:
             self._fail(error)
         _leave(0)

@@ -44,6 +44,7 @@ class EngineModel:
         sizes_told_apart: numbers of tokens, up to that given, for which its experts have different kernels.
         cached: the mixers over their caches.
         num_groups: how many groups its layers form.
+        modules: its layers and their parts by name, which traces name; empty where it is compiled.
     """
 
     run: Callable[[torch.Tensor, torch.Tensor], Any]
@@ -54,6 +55,7 @@ class EngineModel:
     sizes_told_apart: Callable[[int], Sequence[int]] = lambda most_tokens: ()
     cached: CachedMixers = field(default_factory=CachedMixers)
     num_groups: int = 0
+    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:

@@ -66,4 +66,6 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         num_idle_weights(model),
         draft,
         sizes_told_apart=partial(sizes_told_apart, model),
+        # Hooks would be compiled into the model.
+        modules={} if config.compile.level else dict(model.named_modules()),
     )

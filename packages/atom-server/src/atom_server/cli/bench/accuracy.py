@@ -10,8 +10,8 @@ from pathlib import Path
 
 from atom_core.config import CACHE_DTYPES
 from atom_server.bench.accuracy import STORED, Comparison, Reading, compare
-from atom_server.bench.client import BenchError
 from atom_server.bench.origin import origin
+from atom_server.bench.outcome import BenchError
 from atom_server.cli.columns import columns
 
 USAGE = "accuracy --model MODEL --text FILE [--quantization FORMAT ...] [flags]"

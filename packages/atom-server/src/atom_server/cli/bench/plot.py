@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from atom_server.bench.charts import check_chart, draw_runs
-from atom_server.bench.client import BenchError
+from atom_server.bench.outcome import BenchError
 
 USAGE = "plot RESULT... [--plot FILE]"
 DESCRIPTION = "Draw saved results of `atom bench serve`."

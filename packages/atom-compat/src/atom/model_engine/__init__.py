@@ -1,0 +1,1 @@
+"""Module paths of ROCm/ATOM's engine."""

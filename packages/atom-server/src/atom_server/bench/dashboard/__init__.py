@@ -1,0 +1,1 @@
+"""One static page from files of results."""

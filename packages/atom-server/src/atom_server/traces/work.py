@@ -1,0 +1,152 @@
+"""Which module and step each piece of work of a trace belongs to: kernels on a GPU, operators on a CPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from atom_server.traces.marks import is_module, kind_of_step
+from atom_server.traces.trace_file import Event
+
+MARK, OPERATOR = "user_annotation", "cpu_op"
+# CUDA and ROCm share the names of categories: HIP's calls are recorded as those of a runtime too.
+LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"})
+ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+NO_OPERATOR = "(no operator)"
+# Calls that put work on the GPU, by parts of their names, of CUDA's runtime and driver, and of HIP.
+_PUTS_WORK = ("Launch", "Memcpy", "Memset")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kernel, or an operator of a CPU; `module` is empty where no module launched it."""
+
+    module: str
+    kernel: str
+    start: float
+    microseconds: float
+
+
+@dataclass
+class Step:
+    """A step of the engine, and its work in order."""
+
+    kind: str
+    start: float
+    work: list[Work] = field(default_factory=list)
+
+    @property
+    def microseconds(self) -> float:
+        """The time of all its work."""
+        return sum(work.microseconds for work in self.work)
+
+
+@dataclass
+class _Open:
+    """An event that others lie within."""
+
+    event: Event
+    end: float
+
+
+def steps_of(events: Sequence[Event], graphs: Mapping[int, Sequence[str]] | None = None) -> list[Step]:
+    """The steps of a trace, in order.
+
+    Args:
+        graphs: the modules that launch the kernels of a graph, in order, by how many these are (see `captured_graphs`).
+    """
+    kernels: defaultdict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in ON_GPU:
+            kernels[event["args"]["correlation"]].append(event)
+    steps: dict[int, Step] = {}
+    for event, stack in _nested(events):
+        step = _step_around(stack, steps)
+        if step is None:
+            continue
+        module = _innermost_module(stack)
+        if kernels:
+            if event.get("cat") in LAUNCHES:
+                step.work += _launched(kernels.get(event["args"].get("correlation"), ()), module, graphs or {})
+        elif event.get("cat") == OPERATOR and stack[-1].event.get("cat") == MARK:
+            step.work.append(Work(module, event["name"], event["ts"], event["dur"]))
+    if not kernels:
+        _add_rests(events, steps)
+    found = sorted(steps.values(), key=lambda step: step.start)
+    for step in found:
+        step.work.sort(key=lambda work: work.start)
+    return found
+
+
+def captured_graphs(events: Sequence[Event]) -> dict[int, list[str]]:
+    """The modules that launched the kernels of each captured graph, in order, by how many these are."""
+    graphs: dict[int, list[str]] = {}
+    current: list[str] | None = None
+    for event, stack in _nested(events):
+        if event.get("cat") not in LAUNCHES:
+            continue
+        if "StreamBeginCapture" in event["name"]:
+            current = []
+        elif "StreamEndCapture" in event["name"]:
+            if current:
+                graphs.setdefault(len(current), current)
+            current = None
+        elif current is not None and any(part in event["name"] for part in _PUTS_WORK):
+            current.append(_innermost_module(stack))
+    return graphs
+
+
+def _launched(kernels: Sequence[Event], module: str, graphs: Mapping[int, Sequence[str]]) -> Iterator[Work]:
+    """What one call put on the GPU. A graph's kernels are many, and come in the order in which they were captured."""
+    ordered = sorted(kernels, key=lambda kernel: kernel["ts"])
+    modules = graphs.get(len(ordered)) if len(ordered) > 1 else None
+    for place, kernel in enumerate(ordered):
+        own = modules[place] if modules else module
+        yield Work(own, kernel["name"], kernel["ts"], kernel["dur"])
+
+
+def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[_Open]]]:
+    """Every event of the host with those that it lies within, the outermost first, thread by thread."""
+    threads: defaultdict[tuple[object, object], list[Event]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in (MARK, OPERATOR) or event.get("cat") in LAUNCHES:
+            threads[event.get("pid"), event.get("tid")].append(event)
+    for thread in threads.values():
+        stack: list[_Open] = []
+        for event in sorted(thread, key=lambda event: (event["ts"], -event["dur"])):
+            while stack and stack[-1].end <= event["ts"]:
+                stack.pop()
+            yield event, stack
+            stack.append(_Open(event, event["ts"] + event["dur"]))
+
+
+def _add_rests(events: Sequence[Event], steps: dict[int, Step]) -> None:
+    """On a CPU, add the time of each mark that no operator and no mark within it covers, as kernels in C are."""
+    rests: dict[int, tuple[Step, str, Event, float]] = {}
+    for event, stack in _nested(events):
+        if event.get("cat") == MARK:
+            step = steps.get(id(event)) or _step_around(stack, steps)
+            if step is not None:
+                module = event["name"] if is_module(event["name"]) else ""
+                rests[id(event)] = (step, module, event, event["dur"])
+        if stack and event.get("cat") in (MARK, OPERATOR) and (parent := rests.get(id(stack[-1].event))):
+            rests[id(stack[-1].event)] = (*parent[:3], parent[3] - event["dur"])
+    for step, module, event, rest in rests.values():
+        step.work.append(Work(module, NO_OPERATOR, event["ts"], max(0.0, rest)))
+
+
+def _step_around(stack: Sequence[_Open], steps: dict[int, Step]) -> Step | None:
+    """The step that a stack of events lies in; it is added to `steps` where it is new."""
+    for opened in stack:
+        kind = kind_of_step(opened.event["name"]) if opened.event.get("cat") == MARK else None
+        if kind is not None:
+            return steps.setdefault(id(opened.event), Step(kind, opened.event["ts"]))
+    return None
+
+
+def _innermost_module(stack: Sequence[_Open]) -> str:
+    for opened in reversed(stack):
+        if opened.event.get("cat") == MARK and is_module(opened.event["name"]):
+            return opened.event["name"]
+    return ""
