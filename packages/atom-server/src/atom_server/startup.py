@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atom_core.config import ConfigError
 from atom_server.access.keys import KeyRing
 from atom_server.access.rate_limits import RateLimits
+from atom_server.access.tls import tls_context
 from atom_server.observe.metrics import Metrics
 from atom_server.observe.request_file import RequestFile
 from atom_server.options import ServerOptions
@@ -30,6 +31,7 @@ def check_options(options: ServerOptions) -> None:
         ChatTemplateError, OSError, ConfigError: as `make_state`.
     """
     KeyRing.of(options)
+    tls_context(options)
     load_template(None, options.chat_template)
     load_response_template(None, options.response_template)
     if options.request_log is not None:
