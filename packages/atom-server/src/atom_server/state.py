@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atom_server.errors import APIError, engine_dead, paused, shutting_down
+from atom_server.errors import APIError, engine_dead, paused, shutting_down, sleeping
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -96,11 +96,13 @@ class ServerState:
         return name
 
     def check_takes_requests(self) -> None:
-        """Raise APIError 503 while the server is going down or its engine is gone."""
+        """Raise APIError 503 while the server is going down or its engine is gone or sleeps."""
         if self.dead_reason is not None:
             raise engine_dead(self.dead_reason)
         if self.draining:
             raise shutting_down()
+        if self.engine.control.sleep_level:
+            raise sleeping()
 
     def check_is_ready(self) -> None:
         """Raise APIError 503 where new requests would be refused, or would wait for an administrator."""

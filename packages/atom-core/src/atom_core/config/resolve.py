@@ -19,6 +19,7 @@ from atom_core.config.sections import (
     ProfilerConfig,
 )
 from atom_core.config.speculation import check_num_states, read_speculation
+from atom_core.kv_events.config import read_kv_events
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
 from atom_models.checkpoint.rope_choice import rope_choice
@@ -114,6 +115,7 @@ def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:
         memory_bytes=args.kv_cache_memory,
         num_blocks=args.num_kv_blocks,
         strict_memory=args.strict_memory,
+        events=read_kv_events(args.kv_events_config),
     )
 
 
@@ -132,6 +134,7 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
         async_scheduling=args.async_scheduling,
         scheduler_delay_factor=args.scheduler_delay_factor,
         priority_ageing=args.priority_ageing,
+        max_request_seconds=args.max_request_seconds,
     )
 
 

@@ -24,6 +24,7 @@ def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
             groups=runner.groups,
             num_slots=runner.num_slots,
             num_snapshots=runner.num_snapshots,
+            tells_events=config.cache.events is not None,
             names_cover_next=config.speculation is not None and config.speculation.keeps_by_next,
         ),
         speculation=make_speculation(config.speculation),
