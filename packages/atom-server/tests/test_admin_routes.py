@@ -119,6 +119,17 @@ def test_requests_are_ended_by_the_ids_of_their_answers(paused):
     assert other.finish().status_code == 200
 
 
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 3}], ids=["whole", "streamed", "several"])
+def test_a_request_that_waits_is_gone_once_its_client_leaves(paused, fields):
+    wanted = {"prompt": [9] * 40, "max_tokens": 2} | fields
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(paused.url + "/v1/completions", json=wanted, timeout=0.3)
+    deadline = time.monotonic() + 30
+    while get(paused, "/debug/requests").json() != {"engine": "paused", "requests": [], "not_generating": []}:
+        assert time.monotonic() < deadline
+    assert not paused.state.active
+
+
 def test_all_requests_are_ended_at_once(server):
     streams = [Stream(server.url, LONG) for _ in range(2)]
     server.post("/pause")
