@@ -123,6 +123,11 @@ class ServerOptions:
         0, "How many times the engine is started anew after it died or hung, before the server ends.", minimum=0
     )
     timeout_keep_alive: int = _option(5, "Seconds after which an idle connection is closed.", minimum=0)
+    otlp_traces_endpoint: str | None = _option(
+        None,
+        "Address to which a span of OpenTelemetry is sent for each request, as OTLP over HTTP, such as "
+        "http://localhost:4318/v1/traces; it needs atom-server[otel].",
+    )
     request_log: str | None = _option(
         None,
         "File to which a line of JSON is appended for each request: ids, key, status, tokens and times, never any "
