@@ -12,9 +12,10 @@ import zmq
 
 from atom_core import EngineArgs, SamplingParams
 from atom_core.config import ConfigError
+from atom_core.config.kv_events import read_kv_events
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_events import KVEventPublisher
-from atom_core.kv_events.config import address_of, read_kv_events
+from atom_core.kv_events.config import address_of
 from atom_core.kv_events.recorder import number_of
 from atom_core.kv_events.schema import AllBlocksCleared, BlockStored
 from atom_core.scheduler import Scheduler, SchedulerConfig
@@ -238,7 +239,7 @@ def test_without_a_prefix_cache_there_is_nothing_to_tell(config):
 def test_an_address_that_is_taken_ends_the_start_in_a_line(config):
     first = KVEventPublisher(read_kv_events({**config, "endpoint": "tcp://127.0.0.1:0"}))
     address = first._socket.getsockopt(zmq.LAST_ENDPOINT).decode()
-    with pytest.raises(ConfigError, match="tcp://127.0.0.1:.* cannot be used: Address already in use"):
+    with pytest.raises(OSError, match="tcp://127.0.0.1:.* cannot be used: Address already in use"):
         KVEventPublisher(read_kv_events({**config, "replay_endpoint": None, "endpoint": address}))
     first.close()
 

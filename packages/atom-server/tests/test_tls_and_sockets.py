@@ -40,7 +40,7 @@ def make_certificate(folder: Path, name: str, *options: str) -> tuple[Path, Path
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Of a server, of a client, and of a stranger."""
+    """The server has one, a client another, and a stranger a third."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl here to make certificates with")
     folder = tmp_path_factory.mktemp("certificates")

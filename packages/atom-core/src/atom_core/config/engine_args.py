@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from atom_core.config.kv_events import read_kv_events
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
 from atom_core.config.unbuilt import refuse_unbuilt
-from atom_core.kv_events.config import read_kv_events
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 if TYPE_CHECKING:

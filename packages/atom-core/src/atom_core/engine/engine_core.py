@@ -9,14 +9,13 @@ from collections.abc import Sequence
 import msgspec
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.assembly import engine_info, make_scheduler
+from atom_core.engine.assembly import engine_info, make_publisher, make_scheduler
 from atom_core.engine.deadlines import Deadlines
 from atom_core.engine.steps_in_flight import Step, StepsInFlight
 from atom_core.errors import EngineBusyError
 from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor
 from atom_core.failure import Failure
-from atom_core.kv_events import KVEventPublisher
 from atom_core.messages import EngineOutput, EngineRequest, RequestState, StepStats, Submission
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.tokenization import Tokenizer
@@ -43,8 +42,7 @@ class EngineCore:
         self._executor = executor if executor is not None else make_executor(config)
         try:
             runner = self._executor.start()
-            events, rank = config.cache.events, config.parallel.data_parallel_rank
-            self._publisher = None if events is None else KVEventPublisher(events, rank)
+            self._publisher = make_publisher(config)
         except BaseException:
             self._executor.shutdown()
             raise

@@ -10,7 +10,6 @@ from collections import deque
 import msgspec
 import zmq
 
-from atom_core.config.options import ConfigError
 from atom_core.kv_events.config import KVEventsConfig, address_of
 from atom_core.kv_events.schema import KVEvent, KVEventBatch
 
@@ -29,7 +28,7 @@ class KVEventPublisher:
         rank: the number of this engine.
 
     Raises:
-        ConfigError: an address that cannot be had.
+        OSError: an address cannot be had.
     """
 
     def __init__(self, config: KVEventsConfig, rank: int = 0) -> None:
@@ -91,4 +90,4 @@ def _open(socket: zmq.Socket, address: str) -> None:
     try:
         (socket.bind if is_bound else socket.connect)(address)
     except zmq.ZMQError as error:
-        raise ConfigError(f"kv_events_config: {address} cannot be used: {error.strerror or error}") from None
+        raise OSError(error.errno, f"{address} cannot be used: {error.strerror}") from None

@@ -27,7 +27,7 @@ class WebPageGuard:
 
     Args:
         allowed_hosts: names that the Host header may carry besides those of loopback; None for any.
-        origins: of pages of other sites that may use the server all the same; "*" for any.
+        origins: pages of other sites that may use the server all the same are named by these; "*" for any page.
     """
 
     def __init__(
