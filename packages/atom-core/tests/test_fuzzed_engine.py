@@ -150,6 +150,6 @@ def test_two_thousand_requests_of_any_values_end_and_lose_no_block(core):
     assert min(reasons.values()) > 20
 
 
-@pytest.mark.by_hand
+@pytest.mark.slow
 def test_50000_requests_of_any_values_end_and_lose_no_block(core):
     run(core, 50_000, seed=2)
