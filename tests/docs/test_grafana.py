@@ -40,7 +40,7 @@ def labels():
         num_threads=1,
         timings={"total": 1.0},
     )
-    control = SimpleNamespace(is_paused=False)
+    control = SimpleNamespace(is_paused=False, sleep_level=0)
     engine = SimpleNamespace(info=info, control=control, engines=(EngineStatus(0, "serving", info=info),))
     metrics = Metrics(cast(AsyncEngine, engine), prefix="atom", model_name="tiny")
     metrics.take_end(Tallies(1), SamplingParams(), [ServedPrompt(0, num_tokens=1, num_cached_tokens=0)])

@@ -38,6 +38,7 @@ ROOMS = {
         "config",
         "structured_output scheduler",
         "tokenization speculation kv_cache",
+        "kv_events",
         "messages models settings log_lines host_memory garbage",
     ),
     "atom_server": (

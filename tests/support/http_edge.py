@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from atom_server import ServerOptions
-from atom_server.connections.listen import open_socket
+from atom_server.connections.listen import listening, open_socket
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
 
 WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -116,11 +116,12 @@ def _length(head: bytes) -> int:
 
 @contextlib.contextmanager
 def serving(app: Any, **options: Any) -> Iterator[int]:
-    """Serve `app` as ``atom serve`` would, in a thread; the port."""
-    settings = uvicorn_settings(app, ServerOptions(**options))
+    """Serve `app` as ``atom serve`` would, in a thread; the port, which is 0 at a Unix socket."""
+    given = ServerOptions(**{"port": 0, **options})
+    settings = uvicorn_settings(app, given)
     server = SignalFreeServer(settings)
-    with open_socket("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
+    with listening(given) as listener:
+        port = 0 if given.uds else listener.getsockname()[1]
         thread = threading.Thread(target=_run, args=(settings.get_loop_factory(), server, listener), daemon=True)
         thread.start()
         yield port

@@ -22,7 +22,7 @@ def make_engine(ahead: int = 0, clock: Callable[[], float] = lambda: 0.0, **over
 
 def make_request(request_id: str = "a", num_prompt_tokens: int = 3, **overrides: Any) -> EngineRequest:
     """A request whose tokens begin with that of its name; `overrides` are fields of it, or sampling parameters."""
-    names = ("kind", "eos_token_ids", "priority", "parent_id", "sample_index", "tenant")
+    names = ("kind", "eos_token_ids", "priority", "parent_id", "sample_index", "tenant", "cache_salt")
     fields = {name: overrides.pop(name) for name in names if name in overrides}
     token_ids = overrides.pop("token_ids", [ord(request_id[0]) + i for i in range(num_prompt_tokens)])
     return EngineRequest(

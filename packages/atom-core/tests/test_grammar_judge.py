@@ -19,6 +19,7 @@ from atom_core.structured_output.constraints.choice import choose
 from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
 from atom_core.structured_output.constraints.work import MAX_PATTERN_SIZE, pattern_size, too_much_work
 from atom_core.structured_output.judge import JudgeError, Judges
+from atom_core.structured_output.judge import judges as judges_module
 from atom_core.structured_output.judge.limits import CPU_SECONDS
 from atom_core.structured_output.llguidance.backend import LEAST_BYTES, TOKEN_BYTES, LLGuidanceBackend
 from atom_core.structured_output.matcher import Matcher
@@ -129,6 +130,18 @@ def test_a_judge_that_was_killed_says_nothing_against_a_constraint_that_comes_la
     (judge,) = judges._idle
     judge._process.kill()
     judge._process.wait()
+    judges.check(StructuredOutputParams(regex="a+b"))
+
+
+def test_a_judge_that_is_stopped_is_ended_and_another_one_judges(judges, monkeypatch):
+    judges.check(StructuredOutputParams(regex="a+"))
+    (judge,) = judges._idle
+    os.kill(judge._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(judges_module, "CLOCK_SECONDS", 0.1)
+    with pytest.raises(JudgeError, match=r"did not answer within 0\.1 s: try again later"):
+        judges.check(StructuredOutputParams(regex="a+b"))
+    assert judge._process.poll() == -signal.SIGKILL
+    monkeypatch.undo()
     judges.check(StructuredOutputParams(regex="a+b"))
 
 

@@ -137,6 +137,7 @@ def test_yarn_extends_the_context(tmp_path):
         (None, "has no config.json, and no GGUF file either"),
         ("{", "not valid JSON"),
         ("[1]", "not an object"),
+        ('{"a": ' + "[" * 100_000, "not valid JSON"),
         ('{"torch_dtype": 5}', "dtype is 5"),
         ('{"rope_scaling": "yarn"}', "not an object"),
         ("\ud800".encode("utf-8", "surrogatepass").decode("latin1"), "not valid JSON"),

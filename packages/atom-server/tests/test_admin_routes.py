@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -118,6 +119,17 @@ def test_requests_are_ended_by_the_ids_of_their_answers(paused):
     assert other.finish().status_code == 200
 
 
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 3}], ids=["whole", "streamed", "several"])
+def test_a_request_that_waits_is_gone_once_its_client_leaves(paused, fields):
+    wanted = {"prompt": [9] * 40, "max_tokens": 2} | fields
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(paused.url + "/v1/completions", json=wanted, timeout=0.3)
+    deadline = time.monotonic() + 30
+    while get(paused, "/debug/requests").json() != {"engine": "paused", "requests": [], "not_generating": []}:
+        assert time.monotonic() < deadline
+    assert not paused.state.active
+
+
 def test_all_requests_are_ended_at_once(server):
     streams = [Stream(server.url, LONG) for _ in range(2)]
     server.post("/pause")
@@ -161,8 +173,49 @@ def test_after_a_reset_no_prompt_finds_what_was_cached(server):
     assert num_cached() == 0
 
 
-@pytest.mark.parametrize("path", ["/sleep", "/wake_up"])
-def test_what_is_not_built_is_refused_by_name(server, path):
-    answer = server.post(path)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "not_supported")
-    assert "POST /pause" in answer.json()["error"]["message"]
+@pytest.fixture(scope="module")
+def sleeper(make_server):
+    with make_server(max_num_seqs=4) as server:
+        yield server
+
+
+ASKED = {"prompt": [7] * 40, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+
+
+def answered(server):
+    answer = server.post("/v1/completions", **ASKED).json()
+    return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_server_that_slept_gives_the_same_answers_from_an_empty_cache(sleeper, level):
+    before, _ = answered(sleeper)
+    assert answered(sleeper)[1] == 32
+    assert sleeper.post(f"/sleep?level={level}").json() == {"status": "sleeping"}
+    assert get(sleeper, "/is_sleeping").json() == {"is_sleeping": True}
+    assert sleeper.post("/wake_up").json() == {"status": "ok"}
+    assert get(sleeper, "/is_sleeping").json() == {"is_sleeping": False}
+    assert answered(sleeper) == (before, 0)
+
+
+def test_a_sleeping_server_is_healthy_and_refuses_requests(sleeper):
+    open_one = Stream(sleeper.url, LONG)
+    assert sleeper.post("/sleep").status_code == 200
+    assert json.loads(open_one.finish()[-2][6:])["error"]["code"] == "aborted"
+    assert get(sleeper, "/health").status_code == 200
+    assert get(sleeper, "/ready").json()["error"]["code"] == "sleeping"
+    refused = sleeper.post("/v1/completions", **ASKED)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "sleeping")
+    assert int(refused.headers["retry-after"]) > 0
+    again = sleeper.post("/sleep?level=2")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "engine_busy")
+    state = 'engine_sleep_state{engine="0",model_name="tiny",sleep_state="weights_offloaded"} 1.0'
+    assert state in get(sleeper, "/metrics").text
+    assert [sleeper.post("/wake_up").status_code for _ in range(2)] == [200, 200]
+    assert answered(sleeper)[0]
+
+
+@pytest.mark.parametrize("level", ["0", "3", "deep"])
+def test_a_level_that_is_none_is_refused(server, level):
+    answer = server.post(f"/sleep?level={level}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "level")

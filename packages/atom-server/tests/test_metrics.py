@@ -49,6 +49,7 @@ NAMES = [
     "not_finite_logits_total",
     "num_requests_waiting_by_reason",
     "engine_paused",
+    "engine_sleep_state",
     "startup_seconds",
     "late_captures_total",
     "late_compilations_total",

@@ -12,7 +12,14 @@ from atom_kernels.lazy_names import lazy_names
 if TYPE_CHECKING:
     from atom_core.config import EngineArgs, EngineConfig
     from atom_core.engine import AsyncEngine, EngineInfo, LLMEngine
-    from atom_core.errors import EngineDeadError, EngineStartError, InvalidRequestError, ProfilerError
+    from atom_core.errors import (
+        EngineAsleepError,
+        EngineBusyError,
+        EngineDeadError,
+        EngineStartError,
+        InvalidRequestError,
+        ProfilerError,
+    )
     from atom_core.messages import (
         CompletionLogprobs,
         EngineRequest,
@@ -30,6 +37,8 @@ __all__ = [
     "AsyncEngine",
     "CompletionLogprobs",
     "EngineArgs",
+    "EngineAsleepError",
+    "EngineBusyError",
     "EngineConfig",
     "EngineDeadError",
     "EngineInfo",

@@ -41,5 +41,13 @@ class EngineDeadError(EngineFailedError):
     """The engine stopped working."""
 
 
+class EngineAsleepError(RuntimeError):
+    """The engine sleeps: it has given its memory back, and takes no request before it is woken up."""
+
+
+class EngineBusyError(RuntimeError):
+    """Requests are open, or the engine sleeps already, where neither may be; the message says what to do."""
+
+
 class ProfilerError(RuntimeError):
     """Profiling was asked for where it cannot be done; the message says what to set."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from atom_core import __version__
 from atom_server.access.guard import METRICS_PATH, OPEN_PATHS, ApiKeys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # As many bodies of the largest size may be on their way at once; smaller ones, accordingly more.
 _NUM_LARGEST_BODIES = 16
+_METHODS = ("GET", "POST", "DELETE")
 
 
 def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> FastAPI:
@@ -48,6 +50,15 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
     open_paths = OPEN_PATHS | {METRICS_PATH} if options.open_metrics else OPEN_PATHS
     app.add_middleware(ApiKeys, keys=app.state.server.keys, open_paths=open_paths)
-    app.add_middleware(WebPageGuard, allowed_hosts=allowed_hosts(options))
+    app.add_middleware(WebPageGuard, allowed_hosts=allowed_hosts(options), origins=options.origins)
+    if options.origins:
+        # Browsers ask before they send a key or JSON, and such a question carries no key: it is answered out here.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=options.origins,
+            allow_methods=_METHODS,
+            allow_headers=["*"],
+            expose_headers=["retry-after", "x-request-id"],
+        )
     app.add_middleware(RequestContext)
     return app

@@ -80,7 +80,7 @@ def _machine(info: EngineInfo) -> str:
 def warn_when_open(state: ServerState, console: Console) -> None:
     """Say loudly that the network can reach a server without a key."""
     options = state.options
-    if len(state.keys) or is_loopback(options.host):
+    if len(state.keys) or options.uds is not None or is_loopback(options.host):
         return
     console.print(
         f"WARNING: listening on {options.host} without an API key: anybody who can reach this machine can use this "

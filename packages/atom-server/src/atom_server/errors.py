@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from atom_core import EngineDeadError, InvalidRequestError, ProfilerError
+from atom_core import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError, ProfilerError
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +101,11 @@ def paused() -> APIError:
     return APIError(503, "the engine is paused: POST /resume lets it go on", code="paused", headers=RETRY_AFTER)
 
 
+def sleeping() -> APIError:
+    """An administrator put the engine to sleep."""
+    return APIError(503, "the engine sleeps: POST /wake_up wakes it up", code="sleeping", headers=RETRY_AFTER)
+
+
 def aborted() -> APIError:
     """An administrator ended the request. Clients do not retry this status by themselves."""
     return APIError(403, "the server's administrator ended this request", code="aborted")
@@ -120,6 +125,10 @@ def as_api_error(error: Exception) -> APIError:
             return APIError(503, error.message, param=error.param, code=error.code, headers=RETRY_AFTER)
         case InvalidRequestError():
             return APIError(400, error.message, param=error.param, code=error.code)
+        case EngineAsleepError():
+            return sleeping()
+        case EngineBusyError():
+            return APIError(409, str(error), code="engine_busy")
         case EngineDeadError():
             return engine_dead(error)
         case ProfilerError():
@@ -151,5 +160,6 @@ def install_error_handlers(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         return as_api_error(error).response(request.url.path)
 
-    for kind in (APIError, InvalidRequestError, EngineDeadError, ProfilerError, RequestValidationError, HTTPException):
+    of_engine = (InvalidRequestError, EngineAsleepError, EngineBusyError, EngineDeadError, ProfilerError)
+    for kind in (APIError, *of_engine, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)

@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError, EngineStartError
+from atom_server.access.tls import tls_context
 from atom_server.app import create_app
 from atom_server.banner import show_banner
 from atom_server.connections.connection import Connection
@@ -121,10 +122,14 @@ class Lifecycle:
 
 
 def uvicorn_settings(app: Any, options: ServerOptions) -> uvicorn.Config:
-    """How uvicorn serves `app`; for one server."""
+    """How uvicorn serves `app`; for one server.
+
+    Raises:
+        ConfigError: the files for TLS are not what they should be.
+    """
     others = OpenConnections(connections_that_fit(options.max_connections))
     connection: Any = functools.partial(Connection, limits=ConnectionLimits.of(options), others=others)
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=connection,
         ws="none",
@@ -136,6 +141,9 @@ def uvicorn_settings(app: Any, options: ServerOptions) -> uvicorn.Config:
         timeout_keep_alive=options.timeout_keep_alive,
         timeout_graceful_shutdown=_GRACE_S,
     )
+    config.load()
+    config.ssl = tls_context(options)
+    return config
 
 
 def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, started: float) -> None:
@@ -163,7 +171,8 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         life = Lifecycle(state, server)
         _handle_signals(life.on_signal)
         watching = [asyncio.ensure_future(each) for each in (life.watch_engine(), watch_descriptors())]
-        show_banner(state, url_of(listener), seconds=time.time() - started)
+        scheme = "https" if options.ssl_certfile else "http"
+        show_banner(state, url_of(listener, scheme), seconds=time.time() - started)
         # Garbage collection leaves out what stays for good, so that streams do not wait for it.
         gc.collect()
         gc.freeze()

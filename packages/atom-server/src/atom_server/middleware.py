@@ -75,4 +75,6 @@ class RequestContext:
                     server.metrics.take_status(record.status)
                     if server.request_file is not None:
                         server.request_file.write(record)
+                    if server.traces is not None:
+                        server.traces.take(record, Headers(scope=scope))
             record.log()

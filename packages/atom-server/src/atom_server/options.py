@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import re
 from typing import Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
@@ -12,6 +13,7 @@ from atom_server import settings
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\sA-Z@?#]+")
 _option = functools.partial(option, section="Server")
 
 
@@ -30,6 +32,18 @@ class ServerOptions:
         "The same under ROCm/ATOM's name. Where both are given this one counts: there, --port was the engines' own.",
         minimum=0,
         maximum=65535,
+    )
+    uds: str | None = _option(
+        None, "Path of a Unix socket to listen on in place of --host and --port; the umask says who may connect."
+    )
+    ssl_certfile: str | None = _option(
+        None, "PEM file with the certificate, and those that it rests on: the server then speaks TLS 1.2 or newer."
+    )
+    ssl_keyfile: str | None = _option(
+        None, "PEM file with the certificate's private key, where that is not in --ssl-certfile; it has no passphrase."
+    )
+    ssl_ca_certs: str | None = _option(
+        None, "PEM file with authorities: only clients with a certificate of one of them may connect."
     )
     served_model_name: str | None = _option(
         None,
@@ -72,6 +86,11 @@ class ServerOptions:
         "any. Unset, a server whose --host is a loopback address takes no others, so that no web page reaches it under "
         "a name of its own; every other server takes any.",
     )
+    allowed_origins: str | None = _option(
+        None,
+        "Origins of web pages that may use this server, such as https://app.example, separated by commas; * allows "
+        "any. Without it no page of another site may (CORS).",
+    )
     chat_template: str | None = _option(None, "Jinja file that replaces the model's chat template.")
     response_template: str | None = _option(
         None, "JSON file that replaces the model's response template (how its replies are read); none leaves it aside."
@@ -104,6 +123,11 @@ class ServerOptions:
         0, "How many times the engine is started anew after it died or hung, before the server ends.", minimum=0
     )
     timeout_keep_alive: int = _option(5, "Seconds after which an idle connection is closed.", minimum=0)
+    otlp_traces_endpoint: str | None = _option(
+        None,
+        "Address to which a span of OpenTelemetry is sent for each request, as OTLP over HTTP, such as "
+        "http://localhost:4318/v1/traces; it needs atom-server[otel].",
+    )
     request_log: str | None = _option(
         None,
         "File to which a line of JSON is appended for each request: ids, key, status, tokens and times, never any "
@@ -120,6 +144,9 @@ class ServerOptions:
             _check_keys("api_key", self.api_key, self.api_keys)
         if self.admin_key is not None:
             _check_keys("admin_key", self.admin_key, _listed(self.admin_key))
+        if (self.ssl_keyfile or self.ssl_ca_certs) and not self.ssl_certfile:
+            raise ConfigError("ssl_keyfile and ssl_ca_certs are for TLS, which needs --ssl-certfile too")
+        _check_origins(self.origins)
         if self.server_port is not None:
             object.__setattr__(self, "port", self.server_port)
 
@@ -155,6 +182,11 @@ class ServerOptions:
         return _listed(self.allowed_hosts)
 
     @property
+    def origins(self) -> tuple[str, ...]:
+        """The origins of `allowed_origins`; empty where none is given."""
+        return _listed(self.allowed_origins)
+
+    @property
     def max_body_bytes(self) -> int:
         """The largest request body."""
         return int(self.max_body_mb * 2**20)
@@ -169,6 +201,16 @@ def _check_keys(name: str, given: str, keys: tuple[str, ...]) -> None:
         )
     if not all(key.isascii() and key.isprintable() for key in keys):
         raise ConfigError(f"{name} holds a character that no header can carry; use printable ASCII")
+
+
+def _check_origins(origins: tuple[str, ...]) -> None:
+    """Refuse what no browser would send as an origin, so that a slip does not look like a page that is shut out."""
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"allowed_origins has {origin!r}; an origin is a scheme, a host in lower case and a port where it is "
+                "not the scheme's own, without a path: https://app.example or http://localhost:3000"
+            )
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

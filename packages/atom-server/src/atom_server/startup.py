@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from atom_core.config import ConfigError
 from atom_server.access.keys import KeyRing
 from atom_server.access.rate_limits import RateLimits
+from atom_server.access.tls import tls_context
 from atom_server.observe.metrics import Metrics
 from atom_server.observe.request_file import RequestFile
+from atom_server.observe.traces import Traces, check_endpoint
 from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.response_template import ResponseTemplate
@@ -30,6 +32,9 @@ def check_options(options: ServerOptions) -> None:
         ChatTemplateError, OSError, ConfigError: as `make_state`.
     """
     KeyRing.of(options)
+    tls_context(options)
+    if options.otlp_traces_endpoint is not None:
+        check_endpoint(options.otlp_traces_endpoint)
     load_template(None, options.chat_template)
     load_response_template(None, options.response_template)
     if options.request_log is not None:
@@ -60,6 +65,7 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
         metrics=Metrics(engine, prefix=options.metrics_prefix, model_name=names[0]),
         # Nobody waits for responses in the background, so they take less than half of the engine's places.
         responses=ResponseStore(max_running=max((engine.info.max_num_seqs - 1) // 2, 1)),
+        traces=None if options.otlp_traces_endpoint is None else Traces.to(options.otlp_traces_endpoint, names[0]),
         request_file=None if options.request_log is None else RequestFile(options.request_log),
     )
 

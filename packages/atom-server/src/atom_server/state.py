@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atom_server.errors import APIError, engine_dead, paused, shutting_down
+from atom_server.errors import APIError, engine_dead, paused, shutting_down, sleeping
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from atom_server.generation.generation import Generation
     from atom_server.observe.metrics import Metrics
     from atom_server.observe.request_file import RequestFile
+    from atom_server.observe.traces import Traces
     from atom_server.options import ServerOptions
     from atom_server.output.output_format import OutputFormat
     from atom_server.prompts.call_history import HistoryStyle
@@ -40,6 +41,7 @@ class ServerState:
         metrics: counts of what has been served.
         responses: those that the Responses API has stored, to be fetched or continued.
         request_file: where each HTTP request leaves a line of JSON, if anywhere.
+        traces: where a span of each HTTP request goes, if anywhere.
         draining: the server is going down and takes no new work.
         dead_reason: why the engine is gone; None while it works.
         active: what is generating for the HTTP requests that are open.
@@ -58,6 +60,7 @@ class ServerState:
     metrics: Metrics
     responses: ResponseStore
     request_file: RequestFile | None = None
+    traces: Traces | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     dead_reason: str | None = None
@@ -79,9 +82,11 @@ class ServerState:
         return tokenizer
 
     def close(self) -> None:
-        """Let go of files, after the last request."""
+        """Let go of files, and send the last spans, after the last request."""
         if self.request_file is not None:
             self.request_file.close()
+        if self.traces is not None:
+            self.traces.close()
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with; APIError 404 for one that is not served."""
@@ -96,11 +101,13 @@ class ServerState:
         return name
 
     def check_takes_requests(self) -> None:
-        """Raise APIError 503 while the server is going down or its engine is gone."""
+        """Raise APIError 503 while the server is going down or its engine is gone or sleeps."""
         if self.dead_reason is not None:
             raise engine_dead(self.dead_reason)
         if self.draining:
             raise shutting_down()
+        if self.engine.control.sleep_level:
+            raise sleeping()
 
     def check_is_ready(self) -> None:
         """Raise APIError 503 where new requests would be refused, or would wait for an administrator."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from atom_core.config.kv_events import read_kv_events
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
@@ -103,6 +104,11 @@ class EngineArgs:
         kind="bytes",
         minimum=1,
     )
+    kv_events_config: Mapping[str, Any] | None = _cache(
+        None,
+        "Tell routers what the prefix cache stores and forgets, over ZMQ, as in vLLM: an object of JSON such as "
+        '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"} (see kv-events.md).',
+    )
     strict_memory: bool = _cache(
         False,
         "Refuse to start where the KV cache cannot hold a request of max_model_len tokens, instead of lowering it.",
@@ -125,6 +131,12 @@ class EngineArgs:
         "Seconds of waiting that are worth one step of priority; 0 lets none go before a more urgent one, however long "
         "it waits.",
         minimum=0,
+    )
+    max_request_seconds: float | None = _scheduler(
+        None,
+        "Seconds from the arrival of a request in the engine's queue after which it is ended with an error, wherever "
+        "it is; without this there is no limit.",
+        minimum=0.001,
     )
     max_request_logprobs: int = _scheduler(
         2**21,
@@ -246,6 +258,8 @@ class EngineArgs:
             raise ConfigError("kv_cache_memory and num_kv_blocks both size the KV cache; give one of them")
         refuse_unbuilt(self)
         read_speculation(self)
+        if read_kv_events(self.kv_events_config) is not None and not self.enable_prefix_caching:
+            raise ConfigError("kv_events_config tells of cached prefixes: leave enable_prefix_caching on")
 
     @classmethod
     def add_cli_args(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
+from atom_core.config.kv_events import read_kv_events
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import (
     CacheConfig,
@@ -114,6 +115,7 @@ def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:
         memory_bytes=args.kv_cache_memory,
         num_blocks=args.num_kv_blocks,
         strict_memory=args.strict_memory,
+        events=read_kv_events(args.kv_events_config),
     )
 
 
@@ -132,6 +134,7 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
         async_scheduling=args.async_scheduling,
         scheduler_delay_factor=args.scheduler_delay_factor,
         priority_ageing=args.priority_ageing,
+        max_request_seconds=args.max_request_seconds,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 # At run time too: the configuration crosses processes, and msgspec reads these types.
 from atom_core.kv_cache.config import PrefixHash
+from atom_core.kv_events.config import KVEventsConfig
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.structured_output.config import StructuredOutputConfig
@@ -40,7 +41,8 @@ class ModelConfig:
 class CacheConfig:
     """How the KV cache is laid out and sized; None is for the worker to work out from free memory.
 
-    `strict_memory` refuses to start where the longest request would not fit, instead of lowering its length.
+    `events` says who is told what is cached; `strict_memory` refuses to start where the longest request would not fit,
+    instead of lowering its length.
     """
 
     block_size: int
@@ -51,6 +53,7 @@ class CacheConfig:
     memory_bytes: int | None = None
     num_blocks: int | None = None
     strict_memory: bool = False
+    events: KVEventsConfig | None = None
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.engine.info import EngineInfo
 from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_events import KVEventPublisher
 from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
 from atom_core.worker.runner import RunnerInfo
@@ -24,10 +26,21 @@ def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
             groups=runner.groups,
             num_slots=runner.num_slots,
             num_snapshots=runner.num_snapshots,
+            tells_events=config.cache.events is not None,
             names_cover_next=config.speculation is not None and config.speculation.keeps_by_next,
         ),
         speculation=make_speculation(config.speculation),
     )
+
+
+def make_publisher(config: EngineConfig) -> KVEventPublisher | None:
+    """What tells routers of cached blocks, where that is asked for; ConfigError where its address cannot be had."""
+    if config.cache.events is None:
+        return None
+    try:
+        return KVEventPublisher(config.cache.events, config.parallel.data_parallel_rank)
+    except OSError as error:
+        raise ConfigError(f"kv_events_config: {error.strerror}") from None
 
 
 def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:

@@ -110,6 +110,7 @@ class AsyncEngine:
         Raises:
             InvalidRequestError: before anything reaches the engine. With code "queue_full" too many requests wait
                 already: try again later.
+            EngineAsleepError: the engine sleeps.
             EngineDeadError: where the engine is already dead. If it dies later, each sample gets an output with
                 finish_reason "error".
         """
@@ -155,6 +156,7 @@ class AsyncEngine:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
         self.check_health()
+        self.control.check_awake()
         n = wanted.n if isinstance(wanted, SamplingParams) else 1
         given = prompts.token_ids if isinstance(prompts, CheckedPrompts) else prompts
         num_tokens = sum(len(prompt) for prompt in given if isinstance(prompt, Sequence))
@@ -236,6 +238,23 @@ class AsyncEngine:
     async def stop_profile(self) -> None:
         """Stop tracing and write the traces."""
         await self.control.profile(start=False)
+
+    async def sleep(self, level: int = 1) -> None:
+        """End what is open, forget what is cached, and give back the memory of the cache and of the weights.
+
+        Until `wake_up` requests are refused with EngineAsleepError.
+
+        Args:
+            level: at 1 the host keeps the weights, at 2 they are read anew when the engine is woken up.
+
+        Raises:
+            EngineBusyError: the engine sleeps already.
+        """
+        await self.control.sleep(level, end_open=self._end_open)
+
+    async def wake_up(self) -> None:
+        """Take requests again after `sleep`. Tokens are those of before."""
+        await self.control.wake_up()
 
     def give_up(self) -> None:
         """Every open sample ends here with finish_reason "abort", whether the engine answers or not."""
@@ -324,6 +343,10 @@ class AsyncEngine:
             samples=self._args.max_num_queued_requests,
             tokens=self._args.max_num_queued_tokens,
         )
+
+    async def _end_open(self) -> None:
+        self._replicas.abort(self._open.all_ids())
+        await self._open.wait_until_idle()
 
     def _abort(self, sample_ids: list[str]) -> None:
         """Nobody waits for these samples any more."""

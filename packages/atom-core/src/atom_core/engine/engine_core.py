@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import msgspec
 
 from atom_core.config.sections import EngineConfig
-from atom_core.engine.assembly import engine_info, make_scheduler
+from atom_core.engine.assembly import engine_info, make_publisher, make_scheduler
+from atom_core.engine.deadlines import Deadlines
 from atom_core.engine.steps_in_flight import Step, StepsInFlight
+from atom_core.errors import EngineBusyError
 from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor
 from atom_core.failure import Failure
@@ -33,12 +35,14 @@ class EngineCore:
 
     Attributes:
         info: what was resolved at start.
+        is_asleep: no request is taken (see `sleep`).
     """
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         self._executor = executor if executor is not None else make_executor(config)
         try:
             runner = self._executor.start()
+            self._publisher = make_publisher(config)
         except BaseException:
             self._executor.shutdown()
             raise
@@ -49,8 +53,10 @@ class EngineCore:
             eos_token_ids=config.model.eos_token_ids,
             config=config.structured_output,
         )
+        self.is_asleep = False
         self._steps_ahead = 1 if config.scheduler.async_scheduling else 0
         self._in_flight = StepsInFlight(self._executor, self._scheduler, self._constrained.follow)
+        self._deadlines = Deadlines(config.scheduler.max_request_seconds)
         self._news: list[EngineOutput] = []
         self.info = engine_info(config, runner)
         for line in self.info.choices:
@@ -66,6 +72,10 @@ class EngineCore:
 
         A request with a grammar waits beside the queue until the grammar is compiled.
         """
+        if self.is_asleep:
+            self._refuse(request, "the engine sleeps", "sleeping")
+            return
+        self._deadlines.add(request)
         if request.sampling_params.is_constrained:
             self._constrained.hold(request)
         else:
@@ -77,9 +87,7 @@ class EngineCore:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests; their last news come with the next step. Unknown ids are ignored."""
-        ended = self._scheduler.abort(list(request_ids))
-        self._constrained.follow(ended)
-        self._news += ended + self._constrained.abort(request_ids)
+        self._news += self._end(request_ids)
 
     def step(self) -> list[EngineOutput]:
         """Submit the next step, then collect the one before it (or this one, without async scheduling).
@@ -87,6 +95,7 @@ class EngineCore:
         Raises:
             EngineDeadError: the device failed several steps in a row.
         """
+        self._end_expired()
         self._admit_constrained()
         self._resume_late()
         scheduled = self._scheduler.schedule()
@@ -140,10 +149,34 @@ class EngineCore:
     def reset_prefix_cache(self) -> None:
         """No later request finds what was cached so far; what runs goes on."""
         self._scheduler.forget_prefixes()
+        self._tell_events()
+
+    def sleep(self, level: int) -> None:
+        """Forget what is cached, and give back the memory of the cache and of the weights.
+
+        Args:
+            level: at 1 the host keeps the weights, at 2 they are read anew when the engine is woken up.
+
+        Raises:
+            EngineBusyError: something is open, or the engine sleeps already.
+        """
+        if self.is_asleep:
+            raise EngineBusyError("the engine sleeps already: wake it up first")
+        if self.has_unfinished():
+            raise EngineBusyError("requests are open: end them before the engine sleeps")
+        self.reset_prefix_cache()
+        self.is_asleep = True
+        self._executor.sleep(level)
+
+    def wake_up(self) -> None:
+        """Take requests again; one that is awake goes on."""
+        if self.is_asleep:
+            self._executor.wake_up()
+            self.is_asleep = False
 
     def prepare(self) -> bool:
         """Use idle time for what later steps would wait for (see `Executor.prepare`); False where nothing is left."""
-        return self._executor.prepare()
+        return not self.is_asleep and self._executor.prepare()
 
     @property
     def is_preparing(self) -> bool:
@@ -163,6 +196,8 @@ class EngineCore:
         """Let steps on their way finish, then let go of the device."""
         self._executor.shutdown()
         self._constrained.close()
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _admit(self, request: EngineRequest) -> None:
         try:
@@ -219,15 +254,33 @@ class EngineCore:
         for request_id, error in masks.errors.items():
             self._end_constrained(request_id, error)
 
+    def _end(self, request_ids: Sequence[str]) -> list[EngineOutput]:
+        """End requests wherever they are; their last news."""
+        ended = self._scheduler.abort(list(request_ids))
+        self._constrained.follow(ended)
+        return ended + self._constrained.abort(request_ids)
+
+    def _end_expired(self) -> None:
+        if expired := self._deadlines.take_expired():
+            error = f"it was not finished within {self._deadlines.seconds:g} s (max_request_seconds)"
+            self._news += [_failed(output, error, "request_timeout") for output in self._end(expired)]
+
     def _end_constrained(self, request_id: str, error: str) -> None:
         ended = self._scheduler.abort([request_id])
         self._constrained.follow(ended)
         message = f"the grammar of this request cannot be followed any further: {error}"
-        self._news += [
-            msgspec.structs.replace(output, finish_reason="error", error=message, error_code="invalid_grammar")
-            for output in ended
-        ]
+        self._news += [_failed(output, message, "invalid_grammar") for output in ended]
+
+    def _tell_events(self) -> None:
+        if self._publisher is not None:
+            self._publisher.publish(self._scheduler.take_cache_events())
 
     def _take_news(self) -> list[EngineOutput]:
+        self._tell_events()
         news, self._news = self._news, []
         return news
+
+
+def _failed(output: EngineOutput, error: str, code: str) -> EngineOutput:
+    """The last news of a request that was ended because of `error`."""
+    return msgspec.structs.replace(output, finish_reason="error", error=error, error_code=code)

@@ -19,7 +19,7 @@ from atom_core.engine.interrupts import interrupts_held
 from atom_core.engine.outputs.local_requests import LocalRequests, StreamCallback
 from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
-from atom_core.errors import EngineDeadError, InvalidRequestError
+from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
 from atom_core.messages import EngineOutput, Pooling, SamplingParams, StepStats, Submission
 from atom_core.tokenization import Tokenizer
@@ -168,6 +168,31 @@ class LLMEngine:
         """No later request finds what was cached so far; what runs goes on."""
         self._open_core().reset_prefix_cache()
 
+    def sleep(self, level: int = 1) -> None:
+        """Forget what is cached, and give back the memory of the cache and of the weights, until `wake_up`.
+
+        Args:
+            level: at 1 the host keeps the weights (on a CPU they stay where they are), at 2 they are read anew.
+
+        Raises:
+            EngineBusyError: requests are open, or the engine sleeps already.
+        """
+        if level not in (1, 2):
+            raise ValueError(f"level is {level!r}; it must be 1 or 2")
+        core = self._open_core()
+        if self._requests.has_open:
+            raise EngineBusyError("requests are open: finish or abort them before the engine sleeps")
+        core.sleep(level)
+
+    def wake_up(self) -> None:
+        """Take requests again after `sleep`. Tokens are those of before."""
+        self._open_core().wake_up()
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether the engine sleeps, and refuses requests."""
+        return self._open_core().is_asleep
+
     def start_profile(self) -> None:
         """Begin a trace; ProfilerError says what to set where no folder was given."""
         self._open_core().profile(start=True)
@@ -231,6 +256,8 @@ class LLMEngine:
     ) -> list[Submission]:
         """The submissions of checked prompts; raises InvalidRequestError for the first that cannot be served."""
         core = self._open_core()
+        if core.is_asleep:
+            raise EngineAsleepError("the engine sleeps, and takes no request before it is woken up: call wake_up()")
         prompts = _as_prompts(prompts)
         pairs = zip(prompts, _one_for_each(params, len(prompts)), strict=True)
         submissions = []

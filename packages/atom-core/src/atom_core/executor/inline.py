@@ -28,6 +28,12 @@ class InlineExecutor:
     def submit(self, step: SchedulerOutput) -> InlineStepHandle:
         return InlineStepHandle(self._runner, self._thread, step, launches=self._launches)
 
+    def sleep(self, level: int) -> None:
+        self._thread.submit(self._runner.sleep, level).result()
+
+    def wake_up(self) -> None:
+        self._thread.submit(self._runner.wake_up).result()
+
     def prepare(self) -> bool:
         return self._thread.submit(self._runner.prepare).result()
 

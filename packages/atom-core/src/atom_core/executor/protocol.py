@@ -36,6 +36,14 @@ class Executor(Protocol):
         """Start a step and return at once."""
         ...
 
+    def sleep(self, level: int) -> None:
+        """Give the memory of weights and cache back while no request is open; level 1 keeps weights on the host."""
+        ...
+
+    def wake_up(self) -> None:
+        """Take it again: the weights are those of before, and the cache is empty and as large."""
+        ...
+
     def prepare(self) -> bool:
         """Use some ten idle milliseconds for what later steps would have to wait for; False if nothing is left.
 

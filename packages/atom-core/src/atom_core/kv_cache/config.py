@@ -24,6 +24,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         names_cover_next: a block's name covers the token after it, on which what is cached of its last token depends.
         num_slots: slots for the states of requests, each of which holds `slots_each`; 0 where no group keeps states.
         num_snapshots: further slots, for states behind cached prefixes.
+        tells_events: record what becomes of cached blocks (see `PagedCache.take_events`).
 
     Raises:
         ValueError: a number below 1, no group, or an unknown hash.
@@ -37,6 +38,7 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     names_cover_next: bool = False
     num_slots: int = 0
     num_snapshots: int = 0
+    tells_events: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size"):

@@ -9,6 +9,8 @@ from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
 from atom_core.kv_cache.slot_pool import NO_SLOT, SlotPool
 from atom_core.kv_cache.snapshot_pool import SnapshotPool
+from atom_core.kv_events.recorder import KVEventRecorder
+from atom_core.kv_events.schema import KVEvent
 from atom_kernels.protocols import slot_of_state
 
 
@@ -35,6 +37,7 @@ class PagedCache:
         self._max_step_tokens = max_step_tokens
         self._returning: dict[int, list[list[int]]] = {}
         self._prefixes: PrefixCache | None = None
+        self._events: KVEventRecorder | None = None
         self._in_blocks = [index for index, group in enumerate(config.groups) if not group.in_slots]
         self._in_slots = [index for index, group in enumerate(config.groups) if group.in_slots]
         self.slots = SlotPool(config.num_slots, max(config.slots_each, 1))
@@ -47,6 +50,7 @@ class PagedCache:
         )
         if config.enable_prefix_caching:
             self.pool = BlockPool(config.num_blocks, on_evict=self._forget)
+            self._events = KVEventRecorder(config.block_size, config.groups) if config.tells_events else None
             hasher = hasher or make_block_hasher(config.prefix_hash)
             self._prefixes = PrefixCache(
                 config.block_size,
@@ -54,6 +58,7 @@ class PagedCache:
                 self._set_cached,
                 config.groups,
                 names_cover_next=config.names_cover_next,
+                events=self._events,
             )
         else:
             self.pool = BlockPool(config.num_blocks)
@@ -211,6 +216,10 @@ class PagedCache:
         """Nothing that was cached so far is found any more; whoever holds blocks of it keeps them."""
         if self._prefixes is not None:
             self._prefixes.clear()
+
+    def take_events(self) -> list[KVEvent]:
+        """What became of cached blocks since the last call; nothing where that is not recorded."""
+        return [] if self._events is None else self._events.take()
 
     def _return_after(self, step_id: int, block_ids: list[int]) -> None:
         self._returning.setdefault(step_id, []).append(block_ids)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
 from atom_core.kv_cache.hashing import BlockHasher, BlockNames
+from atom_core.kv_events.recorder import KVEventRecorder
 from atom_kernels.protocols import GroupSpec, Pages
 
 
@@ -19,9 +20,10 @@ class CachedPrefix:
         block_ids: by group, the block that stores its keys and values, or the snapshot of the state behind it; None
             where none does.
         num_children: prefixes that are known to go on from here.
+        is_orphan: a prefix before it was forgotten when it came, so that nobody finds it.
     """
 
-    __slots__ = ("block_ids", "hash", "is_known", "num_children", "parent", "token_ids")
+    __slots__ = ("block_ids", "hash", "is_known", "is_orphan", "num_children", "parent", "token_ids")
 
     def __init__(self, name: bytes, parent: CachedPrefix | str, token_ids: list[int], num_groups: int) -> None:
         self.hash = name
@@ -30,6 +32,7 @@ class CachedPrefix:
         self.block_ids: list[int | None] = [None] * num_groups
         self.num_children = 0
         self.is_known = True
+        self.is_orphan = isinstance(parent, CachedPrefix) and (parent.is_orphan or not parent.is_known)
 
 
 class Hit(NamedTuple):
@@ -52,7 +55,8 @@ class PrefixCache:
     one that keeps states has snapshots in the place of blocks. A prefix is forgotten once it has neither blocks nor
     prefixes after it. With `names_cover_next` a block's tokens are its own and the one after it: it has no name before
     that one is known, and serves nobody who goes on with another.
-    `on_change(block_id, is_cached)` is told of a block that was published, or that lost its name.
+    `on_change(block_id, is_cached)` is told of a block that was published, or that lost its name, and `events` in words
+    for others.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class PrefixCache:
         groups: Sequence[GroupSpec] = (Pages(),),
         *,
         names_cover_next: bool = False,
+        events: KVEventRecorder | None = None,
     ) -> None:
+        self._events = events
         self._block_size = block_size
         self._num_next = int(names_cover_next)
         self._names = BlockNames(hasher, block_size, names_cover_next=names_cover_next)
@@ -124,6 +130,7 @@ class PrefixCache:
         prefix = self._by_block.pop(block_id)
         lost = prefix.block_ids.index(block_id)
         prefix.block_ids[lost] = None
+        self._tell_removed(lost, prefix)
         if len(self._groups) > 1:
             spec = self._groups[lost]
             self._drop_blocks(prefix, [i for i, other in enumerate(self._groups) if spec.keeps_all or other == spec])
@@ -134,6 +141,8 @@ class PrefixCache:
         for prefix in list(self._by_block.values()):
             self._drop_blocks(prefix, range(len(self._groups)))
             self._prune(prefix)
+        if self._events is not None:
+            self._events.cleared()
 
     def _num_servable(self, found: list[CachedPrefix]) -> int:
         """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""
@@ -181,6 +190,7 @@ class PrefixCache:
                 prefix.block_ids[group] = block_id
                 self._by_block[block_id] = prefix
                 self._on_change(block_id, True)
+                self._tell_stored(group, prefix)
 
     def _drop_blocks(self, prefix: CachedPrefix, groups: Sequence[int]) -> None:
         for group in groups:
@@ -189,6 +199,16 @@ class PrefixCache:
                 prefix.block_ids[group] = None
                 del self._by_block[block_id]
                 self._on_change(block_id, False)
+                self._tell_removed(group, prefix)
+
+    def _tell_stored(self, group: int, prefix: CachedPrefix) -> None:
+        if self._events is not None and not prefix.is_orphan:
+            parent = prefix.parent.hash if isinstance(prefix.parent, CachedPrefix) else prefix.parent
+            self._events.stored(group, prefix.hash, parent, prefix.token_ids)
+
+    def _tell_removed(self, group: int, prefix: CachedPrefix) -> None:
+        if self._events is not None and not prefix.is_orphan:
+            self._events.removed(group, prefix.hash)
 
     def _prune(self, prefix: CachedPrefix | str) -> None:
         """Forget `prefix`, and those before it, as far as nothing hangs on them."""

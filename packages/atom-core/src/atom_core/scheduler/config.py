@@ -21,6 +21,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         policy: "priority" orders by arrival and priority, lower first; "fcfs" by arrival alone.
         priority_ageing: seconds of waiting that are worth one step of priority; 0 lets no request go before a more
             urgent one, however long it waits.
+        max_request_seconds: from its arrival a request may take so long; None sets no limit.
 
     Raises:
         ValueError: a number outside its range, or an unknown policy.
@@ -34,6 +35,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_delay_factor: float = 0.0
     policy: Literal["priority", "fcfs"] = "priority"
     priority_ageing: float = 10.0
+    max_request_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):

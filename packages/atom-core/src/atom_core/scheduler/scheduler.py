@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
+from atom_core.kv_events.schema import KVEvent
 from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, RequestState, SchedulerOutput, StepStats
 from atom_core.scheduler.admission_delay import AdmissionDelay
 from atom_core.scheduler.config import SchedulerConfig
@@ -185,6 +186,10 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         """Whether any request waits or runs. Steps may be in flight without one; they too are to be reported."""
         return bool(self._book.by_id)
+
+    def take_cache_events(self) -> list[KVEvent]:
+        """What became of cached blocks since the last call."""
+        return self._cache.take_events()
 
     def forget_prefixes(self) -> None:
         """No later request finds what was cached so far."""

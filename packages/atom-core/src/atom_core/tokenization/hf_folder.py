@@ -68,7 +68,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} holds a {type(value).__name__}, not an object")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +15,15 @@ from msgspec.structs import replace
 from atom_core.config.sections import EngineConfig
 from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
 from atom_core.profiling import TorchProfiler
+from atom_core.worker.cache.device_memory import give_memory_back
 from atom_core.worker.devices.factory import device_of
 from atom_core.worker.drafting.model_drafter import ModelDrafter
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.model.compilation import CompilationWatch
 from atom_core.worker.model.engine_model import LayerStates
+from atom_core.worker.model.host_weights import HostWeights
 from atom_core.worker.model.loading import load_engine_model
-from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, load_with_cache
+from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, allocate, load_and_measure
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
@@ -92,24 +95,25 @@ class ModelRunner:
         self._pooler = Pooler()
         self._embeds = False
         self._forward: Forward | None = None
+        self._on_host: HostWeights | None = None
 
     @torch.inference_mode()
     def load(self) -> RunnerInfo:
         """Load the weights, size and allocate the KV cache, set this thread's compute threads."""
         config = self._config
         self._device.begin(config.parallel.num_threads)
-        self._model, loaded = load_with_cache(config, self._load_model, self._ranks, device=self._device)
-        self._profiler.modules = self._model.modules
-        self._state_slots = loaded.state_slots
+        self._without_cache, loaded = load_and_measure(config, self._load_model, self._ranks, device=self._device)
+        self._loaded = loaded
         self._compilation = CompilationWatch() if config.compile.level else None
-        self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
+        begun = time.perf_counter()
+        self._set_up()
         return RunnerInfo(
             num_blocks=loaded.size.num_blocks,
             groups=loaded.pages.specs,
             num_slots=loaded.size.num_slots,
             num_snapshots=loaded.size.num_snapshots,
             max_model_len=loaded.size.max_model_len,
-            timings=loaded.timings,
+            timings={**loaded.timings, "allocate cache": time.perf_counter() - begun},
             choices=[*loaded.choices, *self._steps.choices],
             launches=self._device.launches,
         )
@@ -151,6 +155,29 @@ class ModelRunner:
         return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **late))
 
     @torch.inference_mode()
+    def sleep(self, level: int) -> None:
+        """Give back the memory of the cache and of the weights, which the host keeps at level 1; no request is open."""
+        del self._model, self._state_slots, self._states, self._sampler, self._steps, self._drafter
+        self._pooler, self._embeds, self._forward = Pooler(), False, None
+        self._profiler.modules = {}
+        give_memory_back()  # graphs go before the weights that they were captured over
+        if level == 1:
+            self._on_host = HostWeights(self._without_cache)
+        else:
+            del self._without_cache
+        give_memory_back()
+
+    @torch.inference_mode()
+    def wake_up(self) -> None:
+        """Take the weights and an empty cache of the size of before into memory again."""
+        if self._on_host is None:
+            self._without_cache = self._load_model(self._config, self._ranks)
+        else:
+            self._on_host.restore()
+            self._on_host = None
+        self._set_up()
+
+    @torch.inference_mode()
     def prepare(self) -> bool:
         """Capture a graph before a step needs it; False where none is left."""
         return self._steps.capture_next()
@@ -158,7 +185,9 @@ class ModelRunner:
     @property
     def is_preparing(self) -> bool:
         """Whether a graph is captured or something is compiled; asked from any thread."""
-        return self._steps.is_preparing or (self._compilation is not None and self._compilation.is_running)
+        steps: Steps | None = vars(self).get("_steps")  # none while it sleeps
+        is_capturing = steps is not None and steps.is_preparing
+        return is_capturing or (self._compilation is not None and self._compilation.is_running)
 
     def profile(self, *, start: bool) -> None:
         """Begin a trace, or end it and write it (see `TorchProfiler`)."""
@@ -217,6 +246,12 @@ class ModelRunner:
         logits_nV = compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nV, states, prompt_logprobs, vectors)
+
+    def _set_up(self) -> None:
+        """Give the loaded model its cache, and what runs steps over the two."""
+        self._model, self._state_slots = allocate(self._without_cache, self._loaded, self._device)
+        self._profiler.modules = self._model.modules
+        self._states, self._sampler, self._steps, self._drafter = self._make_steps(self._loaded)
 
     def _make_steps(self, loaded: LoadReport) -> tuple[RequestStates, Sampler, Steps, ModelDrafter | None]:
         """What is kept of requests, what samples them, how this device takes steps over them, and what drafts."""

@@ -22,7 +22,7 @@ def weight_names(folder: Path) -> frozenset[str]:
         for file in folder.glob("*.safetensors"):
             with safe_open(file, framework="np") as tensors:
                 names.update(tensors.keys())
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         return frozenset()
     return frozenset(names)
 

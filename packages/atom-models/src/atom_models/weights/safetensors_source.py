@@ -147,7 +147,7 @@ def _open_index(folder: Path) -> SafetensorsSource:
     try:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         names = {name: str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
         raise CheckpointError(f"{path} is not a usable index: {type(error).__name__} {error}") from None
     files = {file: folder / file for file in sorted(set(names.values()))}
     for file, place in files.items():

@@ -6,7 +6,7 @@ name of the page's own that suddenly resolves to 127.0.0.1 (DNS rebinding).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -27,10 +27,14 @@ class WebPageGuard:
 
     Args:
         allowed_hosts: names that the Host header may carry besides those of loopback; None for any.
+        origins: pages of other sites that may use the server all the same are named by these; "*" for any page.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str] | None) -> None:
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: Sequence[str] | None, *, origins: Collection[str] = frozenset()
+    ) -> None:
         self._app = app
+        self._origins = frozenset(origins)
         self._hosts = None if allowed_hosts is None else frozenset(map(str.lower, allowed_hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +49,8 @@ class WebPageGuard:
         if self._hosts is not None:
             self._check_host(headers.getlist("host"), self._hosts)
         if method not in _SAFE_METHODS:
-            _check_origin(headers)
+            if not self._origins & {"*", headers.get("origin")}:
+                _check_origin(headers)
             _check_is_json(headers)
 
     @staticmethod

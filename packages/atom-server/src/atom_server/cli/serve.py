@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     if args.port not in (None, options.port):
         _logger.info("port: %d, of --server-port; --port %d is left aside", options.port, args.port)
 
-    from atom_server.connections.listen import open_socket
+    from atom_server.connections.listen import listening
     from atom_server.lifecycle import serve
     from atom_server.startup import check_options
 
     check_options(options)
-    with open_socket(options.host, options.port) as listener:
+    with listening(options) as listener:
         serve(engine_args, options, listener, started=started)
     return 0

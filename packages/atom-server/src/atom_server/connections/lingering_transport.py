@@ -48,7 +48,8 @@ class LingeringTransport(asyncio.Transport):
             self.is_lingering = True
             self.write = _ignore  # type: ignore[method-assign]
             self._transport.resume_reading()
-            self._transport.write_eof()
+            if self._transport.can_write_eof():  # TLS has no end of one side: the answer's length tells it
+                self._transport.write_eof()
             self.watch(self._limits.linger_s)
         else:
             self._transport.close()

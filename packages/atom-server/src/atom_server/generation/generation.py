@@ -211,6 +211,8 @@ class Generation:
             return self._abort_reason or shutting_down()
         if output.error_code == "slow_reader":
             return APIError(408, output.error or "", code=output.error_code)
+        if output.error_code == "request_timeout":
+            return APIError(504, f"the request took too long: {output.error}", code=output.error_code)
         if output.error_code == "engine_dead":
             return engine_dead(output.error)
         if output.error_code in ("invalid_grammar", "queue_full"):

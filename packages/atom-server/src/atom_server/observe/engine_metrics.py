@@ -66,6 +66,16 @@ class EngineMetrics(Collector):
         yield self._gauge(
             "engine_paused", "1 while an administrator has paused it.", ((e, is_paused) for e, _ in stats)
         )
+        level = self._engine.control.sleep_level
+        yield self._gauge(
+            "engine_sleep_state",
+            "1 for the state that it is in.",
+            (
+                (labels | {"sleep_state": name}, number == level)
+                for labels, _ in stats
+                for number, name in enumerate(("awake", "weights_offloaded", "discard_all"))
+            ),
+        )
         serves = ((labels, status.state == "serving") for labels, status in engines)
         yield self._gauge("engine_serving", "1 while it works, 0 while it is dead or starts anew.", serves)
         phases = (

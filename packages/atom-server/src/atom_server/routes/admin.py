@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from atom_server.access.guard import needs_admin
 from atom_server.errors import APIError, aborted
@@ -66,11 +66,26 @@ async def is_paused(request: Request) -> dict[str, bool]:
 
 
 @router.post("/sleep", tags=["engine"])
+async def sleep(request: Request, level: Annotated[int, Query(ge=1, le=2)] = 1) -> dict[str, str]:
+    """End what is open, and give back the memory of cache and weights: the host keeps weights at level 1."""
+    state = server_state(request)
+    for generation in list(state.active):
+        await generation.abort(aborted())
+    await state.engine.sleep(level)
+    return {"status": "sleeping"}
+
+
 @router.post("/wake_up", tags=["engine"])
-async def sleep(request: Request) -> None:
-    """Refused: weights stay in memory."""
-    message = "the engine cannot give its memory back and take it again: POST /pause stops its steps, and keeps memory"
-    raise APIError(501, message, code="not_supported")
+async def wake_up(request: Request) -> dict[str, str]:
+    """Take requests again after `/sleep`."""
+    await server_state(request).engine.wake_up()
+    return {"status": "ok"}
+
+
+@router.get("/is_sleeping", tags=["engine"])
+async def is_sleeping(request: Request) -> dict[str, bool]:
+    """Whether the engine sleeps."""
+    return {"is_sleeping": server_state(request).engine.control.sleep_level > 0}
 
 
 @router.post("/start_profile", tags=["profile"])

@@ -29,7 +29,7 @@ async def health(request: Request) -> dict[str, str]:
 
 @router.get("/ready")
 async def ready(request: Request) -> dict[str, str]:
-    """As `/health`, but 503 too while the server is going down, or its engine is paused."""
+    """As `/health`, but 503 too while the server is going down, or its engine is paused or sleeps."""
     state = server_state(request)
     _check_engine(state)
     state.check_is_ready()

@@ -88,6 +88,10 @@ class OpenRequests:
         """Ids of the samples of these prompts that have not finished."""
         return [sample_id for request_id in request_ids for sample_id in self._outputs.open_ids(request_id)]
 
+    def all_ids(self) -> list[str]:
+        """Ids of all samples that have not finished."""
+        return self.open_ids(list(self._streams))
+
     def end_all(self, reason: FinishReason) -> None:
         """Give every open sample its last news."""
         self._deliver(self._outputs.finish_all(reason))

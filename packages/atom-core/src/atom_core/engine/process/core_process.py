@@ -39,11 +39,13 @@ from atom_core.engine.process.wire import (
     Reply,
     ResetPrefixCache,
     Shutdown,
+    Sleep,
     ToEngine,
+    WakeUp,
     news_address,
     request_address,
 )
-from atom_core.errors import EngineDeadError, ProfilerError
+from atom_core.errors import EngineBusyError, EngineDeadError, ProfilerError
 from atom_core.failure import Failure
 from atom_core.log_lines import LineFormatter
 from atom_core.messages import EngineOutput
@@ -166,11 +168,26 @@ class _EngineLoop:
                 self._is_paused = is_paused
                 self._tell(self._core.settle())
                 self._sender.send(Reply(call_id))
+            case Sleep(call_id, level):
+                self._tell(self._core.settle())
+                self._sender.send(Reply(call_id, self._sleep(level)))
+            case WakeUp(call_id):
+                self._core.wake_up()
+                gc.freeze()
+                self._sender.send(Reply(call_id))
             case Shutdown():
                 self._running = False
             case Exception() as error:
                 # Workers are gone, or nobody knows whose request it was, and its caller would wait for ever.
                 raise error
+
+    def _sleep(self, level: int) -> str | None:
+        gc.unfreeze()  # what the start made may go now
+        try:
+            self._core.sleep(level)
+        except EngineBusyError as error:
+            return str(error)
+        return None
 
     def _profile(self, start: bool) -> str | None:
         try:

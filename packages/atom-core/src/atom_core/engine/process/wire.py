@@ -47,6 +47,19 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     is_paused: bool
 
 
+class Sleep(msgspec.Struct, frozen=True, tag=True):
+    """Give memory back at a level (see `EngineCore.sleep`); a `Reply` follows. No request may be open."""
+
+    call_id: int
+    level: int
+
+
+class WakeUp(msgspec.Struct, frozen=True, tag=True):
+    """Take memory again; a `Reply` follows."""
+
+    call_id: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """Leave the loop."""
 
@@ -103,7 +116,7 @@ class Launch(msgspec.Struct, frozen=True):
     data_parallel_rank: int = 0
 
 
-ToEngine = AddRequests | AbortRequests | Profile | ListRequests | ResetPrefixCache | Pause | Shutdown
+ToEngine = AddRequests | AbortRequests | Profile | ListRequests | ResetPrefixCache | Pause | Sleep | WakeUp | Shutdown
 FromEngine = Ready | Failed | News | Reply | Pulse
 
 ENCODER = msgspec.msgpack.Encoder()

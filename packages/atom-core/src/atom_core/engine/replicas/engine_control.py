@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
-from atom_core.engine.process.wire import ListRequests, Pause, Profile, Reply, ResetPrefixCache, ToEngine
+from atom_core.engine.process.wire import (
+    ListRequests,
+    Pause,
+    Profile,
+    Reply,
+    ResetPrefixCache,
+    Sleep,
+    ToEngine,
+    WakeUp,
+)
 from atom_core.engine.replicas.replicas import EngineDeath, Replicas
-from atom_core.errors import EngineDeadError, ProfilerError
+from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, ProfilerError
 from atom_core.messages import RequestState
 
 
@@ -24,10 +33,12 @@ class EngineControl:
 
     Attributes:
         is_paused: no step is taken (see `pause`).
+        sleep_level: at which the engine sleeps, or is about to; 0 while it is awake.
     """
 
     def __init__(self, replicas: Replicas) -> None:
         self.is_paused = self._is_to_pause = False
+        self.sleep_level = 0
         self._replicas = replicas
         # Each open call by its id: the rank of the engine that was asked, and the reply that will come.
         self._open: dict[int, tuple[int, asyncio.Future[Reply]]] = {}
@@ -58,6 +69,35 @@ class EngineControl:
         await self._ask(partial(Pause, is_paused=False))
         self.is_paused = False
 
+    async def sleep(self, level: int, *, end_open: Callable[[], Awaitable[None]]) -> None:
+        """Take no request any more, wait for `end_open`, and give memory back (see `EngineCore.sleep`).
+
+        Raises:
+            EngineBusyError: the engine sleeps already, or something was open all the same.
+        """
+        if self.sleep_level:
+            raise EngineBusyError("the engine sleeps already: wake it up first")
+        self.sleep_level = level
+        try:
+            await end_open()
+            self._replicas.forget_prefixes()
+            for reply in await self._ask(partial(Sleep, level=level)):
+                if reply.error is not None:
+                    raise EngineBusyError(reply.error)
+        except BaseException:
+            self.sleep_level = 0
+            raise
+
+    async def wake_up(self) -> None:
+        """Go on after `sleep`; requests are taken once it returns."""
+        await self._ask(WakeUp)
+        self.sleep_level = 0
+
+    def check_awake(self) -> None:
+        """Raise EngineAsleepError while the engine sleeps, or is about to."""
+        if self.sleep_level:
+            raise EngineAsleepError("the engine sleeps, and takes no request before it is woken up")
+
     async def profile(self, *, start: bool) -> None:
         """Begin or end a trace; ProfilerError says what to set where no folder was given."""
         for reply in await self._ask(partial(Profile, start=start)):
@@ -71,14 +111,17 @@ class EngineControl:
             call.set_result(reply)
 
     def engine_started(self, rank: int) -> None:
-        """An engine was started anew: it pauses where the others do."""
+        """An engine was started anew: it pauses and sleeps where the others do."""
         if self._is_to_pause:
             self._replicas.ask(rank, Pause(next(self._ids), is_paused=True))
+        if self.sleep_level:
+            self._replicas.ask(rank, Sleep(next(self._ids), self.sleep_level))
 
     def engine_died(self, death: EngineDeath) -> None:
-        """No reply of it will come. Where it was the last one, those that are started anew are not paused."""
+        """No reply of it will come. Where it was the last one, those that are started anew are awake."""
         if not self._replicas.serving:
             self.is_paused = self._is_to_pause = False
+            self.sleep_level = 0
         for rank, call in self._open.values():
             if rank == death.rank and not call.done():
                 call.set_exception(EngineDeadError(death.cause))

@@ -16,7 +16,7 @@ from atom_core.engine.info import EngineInfo
 from atom_core.engine.replicas.engine_control import EngineControl
 from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
-from atom_core.errors import EngineStartError
+from atom_core.errors import EngineBusyError, EngineStartError
 from atom_core.messages import EngineOutput, EngineRequest, StepStats, Submission
 
 START_SECONDS = 600.0
@@ -110,6 +110,24 @@ class ReplicatedCore:
     def reset_prefix_cache(self) -> None:
         """No later request finds what was cached so far; what runs goes on."""
         self._run(self._control.reset_prefix_cache())
+
+    def sleep(self, level: int) -> None:
+        """All engines give their memory back (see `EngineCore.sleep`); EngineBusyError where something is open."""
+
+        async def end_open() -> None:
+            if self._open:
+                raise EngineBusyError("requests are open: end them before the engine sleeps")
+
+        self._run(self._control.sleep(level, end_open=end_open))
+
+    def wake_up(self) -> None:
+        """Take requests again."""
+        self._run(self._control.wake_up())
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the engines sleep."""
+        return self._control.sleep_level != 0
 
     def profile(self, *, start: bool) -> None:
         """Begin or end a trace in every engine; ProfilerError says what to set where no folder was given."""

@@ -9,7 +9,7 @@ from typing import Any
 from atom_core.config.sections import EngineConfig
 from atom_core.errors import EngineDeadError, EngineStartError, ProfilerError
 from atom_core.executor.processes.rank_processes import RankProcesses
-from atom_core.executor.processes.wire import Forward, Load, Prepare, Profile, Sample, Sampled
+from atom_core.executor.processes.wire import Forward, Load, Prepare, Profile, Sample, Sampled, Sleep, WakeUp
 from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
 from atom_core.worker.runner import Masks, RunnerInfo
@@ -56,6 +56,12 @@ class ProcessExecutor:
     def submit(self, step: SchedulerOutput) -> ProcessStepHandle:
         self._all.tell(Forward(step))
         return ProcessStepHandle(self._all)
+
+    def sleep(self, level: int) -> None:
+        self._all.ask(Sleep(level))
+
+    def wake_up(self) -> None:
+        self._all.ask(WakeUp())
 
     def prepare(self) -> bool:
         return any(answer.is_left for answer in self._all.ask(Prepare()))

@@ -36,9 +36,12 @@ from atom_core.executor.processes.wire import (
     Preparing,
     Profile,
     Profiled,
+    Rested,
     Sample,
     Sampled,
+    Sleep,
     ToRank,
+    WakeUp,
     decode_to_rank,
     encode,
 )
@@ -115,6 +118,14 @@ class _Rank:
                 self._answer(Prepared(self._loaded.prepare()))
             case Profile(start):
                 self._answer(Profiled(self._profile(start)))
+            case Sleep(level):
+                gc.unfreeze()  # what the start made goes now
+                self._loaded.sleep(level)
+                self._answer(Rested())
+            case WakeUp():
+                self._loaded.wake_up()
+                gc.freeze()
+                self._answer(Rested())
             case Load(config):
                 self._load(config)
             case _:

@@ -61,6 +61,16 @@ class Profile(msgspec.Struct, frozen=True, tag=True):
     start: bool
 
 
+class Sleep(msgspec.Struct, frozen=True, tag=True):
+    """Give memory back (see `Executor.sleep`); `Rested` follows."""
+
+    level: int
+
+
+class WakeUp(msgspec.Struct, frozen=True, tag=True):
+    """Take it again; `Rested` follows."""
+
+
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """End the process."""
 
@@ -131,6 +141,10 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
     error: str | None
 
 
+class Rested(msgspec.Struct, frozen=True, tag=True):
+    """The rank sleeps, or works again."""
+
+
 class Preparing(msgspec.Struct, frozen=True, tag=True):
     """A capture or a compilation has begun, or ended. Answers nothing."""
 
@@ -144,8 +158,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     lost_others: bool = False
 
 
-ToRank = Join | Load | Forward | Sample | Prepare | Profile | Leave
-Answer = Joined | Loaded | Sampled | Prepared | Profiled
+ToRank = Join | Load | Forward | Sample | Prepare | Profile | Sleep | WakeUp | Leave
+Answer = Joined | Loaded | Sampled | Prepared | Profiled | Rested
 FromRank = Answer | Preparing | Failed
 
 

@@ -82,8 +82,8 @@ def measure_memory(
 
 def give_memory_back() -> None:
     """Return unused memory to the device; compiled models have to be collected as garbage first."""
+    gc.collect()
     if torch.cuda.is_initialized():
-        gc.collect()
         torch.cuda.empty_cache()
 
 

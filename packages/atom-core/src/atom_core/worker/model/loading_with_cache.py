@@ -26,7 +26,6 @@ class LoadReport:
     Attributes:
         pages: how the model's layers share the cache.
         size: the size of the cache.
-        state_slots: the states of layers that keep one a request.
         weights_per_token: about how many each token is multiplied by; 0 where nothing asks for it.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
@@ -34,16 +33,17 @@ class LoadReport:
 
     pages: CachePages
     size: CacheSize
-    state_slots: StateSlots
     weights_per_token: int
     timings: dict[str, float]
     choices: tuple[str, ...]
 
 
-def load_with_cache(
+def load_and_measure(
     config: EngineConfig, load_model: LoadModel, ranks: WorkerRanks, *, device: WorkerDevice
 ) -> tuple[EngineModel, LoadReport]:
-    """Load the weights, measure the memory, allocate the cache, which has the same size on all ranks.
+    """Load the weights, measure the memory, work out the size of the cache, which is the same on all ranks.
+
+    Returns the model without a cache, which `allocate` gives it.
 
     Raises:
         ConfigError: the cache cannot hold a request.
@@ -55,24 +55,27 @@ def load_with_cache(
     free = device.free_memory(config, model, pages, ranks=ranks)
     times.append(time.perf_counter())
     size = size_cache(config, pages, ranks.smallest(free.num_bytes))
-    num_slots = size.num_slots + size.num_snapshots
-    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, device, num_slots=num_slots)
-    in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
-    times.append(time.perf_counter())
     report = LoadReport(
         pages=pages,
         size=size,
-        state_slots=StateSlots([tensor for name in in_slots for tensor in caches[name]]),
         weights_per_token=free.weights_per_token,
         timings={
             name: after - before
-            for name, before, after in zip(
-                ("load weights", "measure memory", "allocate cache"), times[:-1], times[1:], strict=True
-            )
+            for name, before, after in zip(("load weights", "measure memory"), times[:-1], times[1:], strict=True)
         },
         choices=(*_attended_without_a_kernel(model), *free.choices, *size.choices),
     )
-    return model.with_caches(caches, [group.layers for group in pages.groups]), report
+    return model, report
+
+
+def allocate(model: EngineModel, loaded: LoadReport, device: WorkerDevice) -> tuple[EngineModel, StateSlots]:
+    """The same model with a cache of zeros, and the states of its layers that keep one a request."""
+    pages, size = loaded.pages, loaded.size
+    num_slots = size.num_slots + size.num_snapshots
+    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, device, num_slots=num_slots)
+    in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
+    states = StateSlots([tensor for name in in_slots for tensor in caches[name]])
+    return model.with_caches(caches, [group.layers for group in pages.groups]), states
 
 
 def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:

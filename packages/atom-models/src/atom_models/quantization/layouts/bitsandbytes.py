@@ -82,7 +82,7 @@ class Bitsandbytes4Layout:
             return {}
         try:
             state = json.loads(bytes(stored.tolist()))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{self.name}: the state of the weights is no JSON ({error})") from None
         wanted = {"quant_type": self.kind, "blocksize": _BLOCK, "shape": shape}
         if self.nested:
