@@ -72,7 +72,8 @@ def _paged_case(
         norm = random(head) if norms else None
         positions = torch.arange(length - queries, length, device="cuda").repeat(count)
         prologue = AttentionPrologue(positions, _rotations(head), False, norm, norm, norm_eps=1e-6)
-        sinks = random(problem.num_heads, dtype=torch.float32) if problem.has_sinks else None
+        given = {name: random(*spec.shape).abs().to(spec.dtype) + 1 for name, spec in problem.weights.items()}
+        weights = plan.prepare(given)
         block = (num_blocks, BLOCK_SIZE, problem.num_kv_heads, head)
         ours: list[Call] = []
         for _ in range(num_copies(work.num_bytes, most=16)):
@@ -82,10 +83,10 @@ def _paged_case(
             cache = (random(*block), random(*block))
             ours.append(
                 lambda q=q, k=k, v=v, cache=cache: plan.forward(
-                    (q, k, v), cache, metadata, weights=sinks, prologue=prologue
+                    (q, k, v), cache, metadata, weights=weights, prologue=prologue
                 )
             )
-        return Sides(plan.backend, ours, _plain(problem, queries, length, count, sinks))
+        return Sides(plan.backend, ours, _plain(problem, queries, length, count, given.get("sinks")))
 
     return KernelCase("attention", model, label, work, build)
 
