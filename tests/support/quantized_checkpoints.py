@@ -226,6 +226,16 @@ PUBLISHED: Mapping[str, Published] = {
         _as_named(scale="weight_scale"),
         _compressed("int-quantized", num_bits=8, type="int", strategy="channel"),
     ),
+    "int8 packed": Published(
+        Integers(8),
+        lambda parts: {
+            "weight_packed": (parts["weight"].view(torch.uint8) ^ 128).view(torch.int32),
+            "weight_scale": parts["scale"],
+            "weight_shape": torch.tensor(parts["weight"].shape),
+        },
+        _compressed("pack-quantized", num_bits=8, type="int", strategy="channel"),
+        group=4,
+    ),
     "int4 packed": Published(
         Integers(4, 32, scale_dtype=torch.bfloat16), _pack_compressed, _compressed("pack-quantized", **_INT4), group=32
     ),
@@ -245,6 +255,21 @@ PUBLISHED: Mapping[str, Published] = {
         Integers(4, 32, Offset.ZERO_POINT, torch.float16),
         _pack_gptq,
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": False},
+        group=32,
+    ),
+    "auto-round": Published(
+        Integers(4, 32, Offset.ZERO_POINT, torch.float16),
+        _pack_gptq,
+        {
+            "quant_method": "auto-round",
+            "packing_format": "auto_round:auto_gptq",
+            "bits": 4,
+            "group_size": 32,
+            "sym": False,
+            "data_type": "int",
+            "block_name_to_quantize": "model.layers",
+            "extra_config": {"model.layers.0.mlp.gate": {"bits": 16, "data_type": "float"}},
+        },
         group=32,
     ),
     "gptq sorted": Published(
