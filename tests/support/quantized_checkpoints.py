@@ -339,3 +339,29 @@ def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors:
         if new is not None:
             weights[new] = tensor
     save_file(weights, folder / "model.safetensors")
+
+
+# Families that are held quantized in tests of what changes no token, by a label of each.
+QUANTIZED_FAMILIES = {
+    "llama in int4": ("llama", "int4 packed"),
+    "qwen3_moe in fp8 tiles": ("qwen3_moe", "fp8 tiles"),
+    "deepseek_v3 in fp8 tiles": ("deepseek_v3", "fp8 tiles"),
+}
+
+
+def write_family(label: str, folder: Path, make: Callable[[str], Path]) -> Path:
+    """The checkpoint of a family, or of one of `QUANTIZED_FAMILIES`.
+
+    Args:
+        folder: for what is written.
+        make: a family -> its plain checkpoint.
+    """
+    if label not in QUANTIZED_FAMILIES:
+        return make(label)
+    family, name = QUANTIZED_FAMILIES[label]
+    return write_quantized(folder, make(family), PUBLISHED[name])[0]
+
+
+def plain_twin(folder: Path) -> Path:
+    """A plain checkpoint of the numbers of one that `write_family` wrote."""
+    return folder.parent / "twin" if folder.name == "quantized" else folder

@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 import torch
 
 from atom_models import supported_architectures
+from quantized_checkpoints import QUANTIZED_FAMILIES, plain_twin, write_family
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
@@ -47,9 +48,11 @@ def assert_all_blocks_are_back(engine: LLMEngine) -> None:
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
-@pytest.fixture(scope="module", params=families(supported_architectures()))
-def folder(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Path:
-    return tiny_family(request.param)
+@pytest.fixture(scope="module", params=[*families(supported_architectures()), *QUANTIZED_FAMILIES])
+def folder(
+    request: pytest.FixtureRequest, tiny_family: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return write_family(request.param, tmp_path_factory.mktemp("quantized"), tiny_family)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def greedy(folder: Path) -> list[list[int]]:
 
 
 def test_greedy_tokens_are_those_of_transformers(folder: Path, greedy: list[list[int]]):
-    model = reference_model(folder)
+    model = reference_model(plain_twin(folder))
     for prompt, tokens in zip(make_prompts(), greedy, strict=True):
         with torch.inference_mode():
             best = model(torch.tensor([prompt + tokens])).logits[0].argmax(-1).tolist()
