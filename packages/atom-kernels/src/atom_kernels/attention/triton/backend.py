@@ -171,10 +171,23 @@ class TritonAttention(MixerRunner):
         return q_out
 
 
+def _passed_over(problem: AttentionProblem, platform: Platform, layout: CacheLayout) -> tuple[tuple[str, str], ...]:
+    """Prompts have a kernel of their own on Hopper."""
+    if platform.arch != "sm_90" or not problem.cache.is_float8:
+        return ()
+    return (
+        (
+            "triton, prompts on Hopper",
+            f"multiplies pages as they are copied, and {problem.cache.name} is decoded first",
+        ),
+    )
+
+
 BACKEND = MixerBackend(
     name="triton",
     supports=supports,
     create=TritonAttention,
     why_not_strided=reads_any_strides,
+    passed_over=_passed_over,
     cache_scales=ALL_SCALES,
 )
