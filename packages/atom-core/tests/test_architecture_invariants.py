@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from atom_models import supported_architectures
+from atom_models import load_model, supported_architectures
 from quantized_checkpoints import QUANTIZED_FAMILIES, plain_twin, write_family
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
@@ -66,11 +66,20 @@ def greedy(folder: Path) -> list[list[int]]:
     return alone
 
 
+def logits_of(folder: Path) -> Callable[[list[int]], torch.Tensor]:
+    """Token ids -> the logits of transformers; for a quantized family those of our model of the same plain numbers."""
+    if (twin := plain_twin(folder)) != folder:
+        ours = load_model(twin, "float32", progress=False)
+        return lambda ids: ours.logits([ids])[0]
+    model = reference_model(folder)
+    return lambda ids: model(torch.tensor([ids])).logits[0]
+
+
 def test_greedy_tokens_are_those_of_transformers(folder: Path, greedy: list[list[int]]):
-    model = reference_model(plain_twin(folder))
+    logits = logits_of(folder)
     for prompt, tokens in zip(make_prompts(), greedy, strict=True):
         with torch.inference_mode():
-            best = model(torch.tensor([prompt + tokens])).logits[0].argmax(-1).tolist()
+            best = logits(prompt + tokens).argmax(-1).tolist()
         # Each token is what transformers finds best after the same tokens: so its greedy search gives the same.
         assert best[len(prompt) - 1 : -1] == tokens
 

