@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.hosts import judged_ratio
@@ -28,6 +29,18 @@ _PREFILLS = {
     "qwen3-8b": {1024: (1.0, 0.85), 8192: (1.1, 0.9)},
     "qwen3-next-80b": dict.fromkeys((1024, 8192), (1.0, 0.85)),
 }
+# What decode steps of packed weights must be beside ours in bfloat16, by batch; the plain model's name begins theirs.
+_OVER_PLAIN = {
+    "qwen2.5-7b-fp8": dict.fromkeys((1, 5, 48, 96), Aim(1.0, 1.0)),
+    "qwen2.5-7b-fp8-blocks": dict.fromkeys((1, 5, 48, 96), Aim(1.0, 1.0)),
+    "llama-3.1-8b-int4": {1: Aim(1 / 1.7, 1 / 2.4), 16: Aim(1 / 1.5, 1 / 1.5), 64: Aim(1.0, 1.0)},
+    "qwen3-30b-a3b-fp8": dict.fromkeys((1, 32, 128), Aim(1 / 1.3, 1 / 1.3)),
+}
+# And of packed experts beside their floor.
+_OVER_FLOOR = {"gpt-oss-20b-mxfp4": {1: Aim(1.6, 1.25), 32: Aim(1.5, 1.5), 128: Aim(1.5, 1.5)}}
+# A step over a cache in fp8 beside one over a plain cache, where most of the time goes into reading it.
+_FP8_CACHES = ("kv_cache_dtype=fp8", "kv_cache_dtype=fp8_per_token_head")
+_FP8_CACHE, _LARGE_CACHE = Aim(1 / 1.4, 1 / 1.4), (128, 4096)
 _OFFLINE = {"qwen3-0.6b": (1.0, 1.15), "qwen3-8b": (1.0, 1.10), "qwen3-8b-fp8": (1.08, 1.15)}
 # The share of the copy rate, at the shape of DeepSeek-V2-Lite.
 LATENT_DECODE = Aim(0.60, 0.75, over_peer=False)
@@ -59,6 +72,39 @@ def aim_of(model: str, about: dict[str, Any]) -> Aim | None:
     elif kind == "idle" and about["batch"] == 32:
         return Aim(8.0, 3.0, over_peer=False)
     return None if bounds is None else Aim(bounds[0], bounds[1])
+
+
+def beside_ours(results: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Aim, float, str]]:
+    """Decode steps that are held to others of ours, or to their floor: the aim, what was found, and beside what."""
+    steps = [result for result in results if result["about"].get("kind") == "decode"]
+    medians = {
+        (result["model"], result["figure"]): result["engines"]["atom"]["median"]
+        for result in steps
+        if "median" in result["engines"].get("atom", {})
+    }
+    for result in steps:
+        model, figure, about = result["model"], result["figure"], result["about"]
+        ours, batch, setting = medians.get((model, figure)), about["batch"], about.get("with")
+        if ours is None:
+            continue
+        if setting in _FP8_CACHES and (batch, about["context"]) == _LARGE_CACHE:
+            plain = medians.get((model, figure.removesuffix(f", {setting}")))
+            if plain is not None:
+                yield result, _FP8_CACHE, ours / plain, "a plain cache"
+        elif setting is None and about["context"] == 1024:
+            if (aim := _OVER_PLAIN.get(model, {}).get(batch)) is not None:
+                plain = next((medians[name, figure] for name in _plain_names(model) if (name, figure) in medians), None)
+                if plain is not None:
+                    yield result, aim, ours / plain, "bfloat16"
+            if (aim := _OVER_FLOOR.get(model, {}).get(batch)) is not None and "floor" in result:
+                yield result, aim, ours / result["floor"], "the floor"
+
+
+def _plain_names(model: str) -> Iterator[str]:
+    """The beginnings of a model's name, the longest first: one of them is that of the plain model."""
+    while "-" in model:
+        model = model.rpartition("-")[0]
+        yield model
 
 
 def found_for(result: dict[str, Any], aim: Aim) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.aims import LATENT_DECODE, aim_of, found_for, verdict
+from benchmarks.gpu.aims import LATENT_DECODE, aim_of, beside_ours, found_for, verdict
 from benchmarks.gpu.floors import EXPERTS
 from benchmarks.gpu.hosts import hosts_table
 from benchmarks.gpu.models import MODELS
@@ -91,6 +91,7 @@ def _is_figure(about: dict[str, Any]) -> bool:
 def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str:
     """What was wanted of each figure, and what came of it; empty where nothing was measured of it."""
     rows: list[tuple[str, ...]] = [("model", "figure", "must", "aim", "found", "")]
+    results = list(results)
     for result in results:
         if (aim := aim_of(result["model"], result["about"])) is None or (found := found_for(result, aim)) is None:
             continue
@@ -98,6 +99,9 @@ def aims_table(results: Iterable[Result], kernels: Iterable[Result] = ()) -> str
         values = (f"{value:.2f}{unit}" for value in (aim.must, aim.aim, found))
         where = ", quick host" if "quick_host" in result else ""
         rows.append((result["model"], result["figure"] + where, *values, verdict(found, aim)))
+    for result, aim, found, what in beside_ours(results):
+        values = (f"{value:.2f} x {what}" for value in (aim.must, aim.aim, found))
+        rows.append((result["model"], result["figure"], *values, verdict(found, aim)))
     for result in kernels:
         if result["operator"] == "latent_attention" and result["case"] in LATENT_CASES and "failure" not in result:
             bounds = (LATENT_DECODE.must, LATENT_DECODE.aim, result["copy_share"])

@@ -15,7 +15,8 @@ from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
 from atom_kernels.attention.mla.tuning import LatentSubject
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
 from atom_kernels.attention.triton.configs import latent_decode_config
-from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers import CacheFormat, select_mixer
+from atom_kernels.mixers.cache_format import ALL_SCALES, HEAD_SCALES, NO_SCALES, TOKEN_SCALES
 from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry
@@ -33,11 +34,13 @@ LONG_DECODES = {"decode 8 x 8k": (1, 8192, 8), "decode 128 x 1 token": (1, 1, 12
 LATENT_KERNEL = {
     label: (DECODES | LONG_DECODES)[label] for label in ("decode 32 x 1k", "decode 128 x 1k", "decode 8 x 8k")
 }
+# Over a cache in fp8, and beside it over a plain one.
+PACKED = {"decode 32 x 1k": (1, 1024, 32), "decode 128 x 4k": (1, 4096, 128), "prompt of 8k": (8192, 8192, 1)}
 PROMPTS = {"prompt of 1k": (1024, 1024, 1), "prompt of 8k": (8192, 8192, 1)}
 
 
 def cases(model: str, shape: ModelShape) -> Iterator[KernelCase]:
-    steps = DECODES | LONG_DECODES | PROMPTS
+    steps = DECODES | LONG_DECODES | PROMPTS | PACKED
     if shape.latent is not None:
         latent = shape.latent
         dims = (latent.kv_lora_rank, latent.nope_head_dim, latent.rope_head_dim, latent.v_head_dim)
@@ -57,6 +60,11 @@ def cases(model: str, shape: ModelShape) -> Iterator[KernelCase]:
         kind = "" if window is None else f", window {window}"
         for label, step in steps.items():
             yield _paged_case(model, label + kind, problem, shape.qk_norm, *step)
+        for scales in ALL_SCALES:
+            packed = replace(problem, cache=CacheFormat("float8_e4m3fn", scales))
+            named = {NO_SCALES: "fp8", HEAD_SCALES: "fp8 scaled by head", TOKEN_SCALES: "fp8 scaled by token"}[scales]
+            for label, step in PACKED.items():
+                yield _paged_case(model, f"{label}{kind}, cache in {named}", packed, shape.qk_norm, *step)
 
 
 def _paged_case(
@@ -72,20 +80,22 @@ def _paged_case(
         norm = random(head) if norms else None
         positions = torch.arange(length - queries, length, device="cuda").repeat(count)
         prologue = AttentionPrologue(positions, _rotations(head), False, norm, norm, norm_eps=1e-6)
-        sinks = random(problem.num_heads, dtype=torch.float32) if problem.has_sinks else None
-        block = (num_blocks, BLOCK_SIZE, problem.num_kv_heads, head)
+        given = {name: random(*spec.shape).abs().to(spec.dtype) + 1 for name, spec in problem.weights.items()}
+        weights = plan.prepare(given)
         ours: list[Call] = []
         for _ in range(num_copies(work.num_bytes, most=16)):
             heads = (problem.num_heads, problem.num_kv_heads, problem.num_kv_heads)
             qkv = random(count * queries, sum(heads) * head)
             q, k, v = (part.unflatten(1, (-1, head)) for part in qkv.split([number * head for number in heads], dim=1))
-            cache = (random(*block), random(*block))
+            cache = tuple(
+                random(num_blocks, *tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in plan.layout.tensors
+            )
             ours.append(
                 lambda q=q, k=k, v=v, cache=cache: plan.forward(
-                    (q, k, v), cache, metadata, weights=sinks, prologue=prologue
+                    (q, k, v), cache, metadata, weights=weights, prologue=prologue
                 )
             )
-        return Sides(plan.backend, ours, _plain(problem, queries, length, count, sinks))
+        return Sides(plan.backend, ours, _plain(problem, queries, length, count, given.get("sinks")))
 
     return KernelCase("attention", model, label, work, build)
 
@@ -153,7 +163,7 @@ def paged_work(problem: AttentionProblem, queries: int, length: int, count: int)
     window = problem.sliding_window or length
     seen = min(length, window + queries - 1)
     pairs = sum(min(position + 1, window) for position in range(length - queries, length))
-    per_token = 2 * 2 * problem.num_kv_heads * problem.head_dim
+    per_token = problem.layout.block_bytes // problem.block_size
     rows = queries * 2 * 2 * problem.num_heads * problem.head_dim
     return Work(
         count * ((seen + 2 * queries) * per_token + rows), count * 4 * pairs * problem.num_heads * problem.head_dim

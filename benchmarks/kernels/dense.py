@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -41,18 +42,25 @@ def cases(model: str, shape: ModelShape, rows: tuple[int, ...]) -> Iterator[Kern
             # Prompts need logits of their last tokens only.
             if name != "lm_head" or count <= 256:
                 yield _linear_case(model, name, inputs, outputs, bias, count)
+            if name in NORM_BEFORE + RESIDUAL_AFTER:
+                for held, rounded in shape.packed_linears:
+                    problem = replace(_fused_problem(name, inputs, outputs, bias), weight_format=held)
+                    yield _fused_case(model, name, replace(problem, input_format=rounded), count)
 
 
 def _linear_case(model: str, name: str, inputs: int, outputs: int, bias: bool, count: int) -> KernelCase:
     if name in NORM_BEFORE + RESIDUAL_AFTER:
-        gated = name == "gate_up_proj"
-        problem = FusedLinearProblem(inputs, outputs // 2 if gated else outputs, DTYPE, bias, gated=gated)
-        return _fused_case(model, name, problem, count)
+        return _fused_case(model, name, _fused_problem(name, inputs, outputs, bias), count)
     logits = torch.float32 if name == "lm_head" else None
     return operator_case(
         *(LINEAR, LinearProblem(inputs, outputs, DTYPE, bias, logits), count, model, name),
         lambda: (random(count, inputs),),
     )
+
+
+def _fused_problem(name: str, inputs: int, outputs: int, bias: bool) -> FusedLinearProblem:
+    gated = name == "gate_up_proj"
+    return FusedLinearProblem(inputs, outputs // 2 if gated else outputs, DTYPE, bias, gated=gated)
 
 
 def _fused_case(model: str, name: str, problem: FusedLinearProblem, num_rows: int) -> KernelCase:
@@ -69,13 +77,16 @@ def _fused_case(model: str, name: str, problem: FusedLinearProblem, num_rows: in
             bias = random(problem.weight_rows, scale=0.02) if problem.bias else None
             residual = random(num_rows, problem.out_features) if name in RESIDUAL_AFTER else None
             x = random(num_rows, problem.in_features)
-            ours.append(bind(plan.prepare({"weight": weight, "bias": bias}), (x, norm, _EPS, 0.0, residual)))
+            # The numbers of packed weights are multiplied as plain ones by torch.
+            packed = problem.held.quantize(weight) if problem.weight_format is not None else {"weight": weight}
+            ours.append(bind(plan.prepare({**packed, "bias": bias}), (x, norm, _EPS, 0.0, residual)))
             theirs.append(bind(plain_linear(problem, weight, bias), (x, norm, residual)))
         return Sides(serving_row(plan, num_rows).implementation, ours, theirs)
 
     what = {"qkv_proj": "norm, ", "gate_up_proj": "norm, "}.get(name, "")
     after = "silu, " if problem.gated else "residual, " if name in RESIDUAL_AFTER else ""
-    return KernelCase("linear", model, f"{what}{name}, {after}rows {num_rows}", work, build)
+    held = "" if problem.weight_format is None else f"in {problem.held.name}, "
+    return KernelCase("linear", model, f"{what}{name}, {held}{after}rows {num_rows}", work, build)
 
 
 def plain_linear(

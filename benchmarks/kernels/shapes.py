@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom_kernels.activation import Activation
-from atom_kernels.formats import Float8, Mxfp4, WeightFormat
+from atom_kernels.formats import Float8, Integers, Mxfp4, WeightFormat
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class ModelShape:
     Attributes:
         intermediate_size: the size inside a dense MLP, 0 where all layers are mixtures.
         sliding_window: the window of every other layer, None where all see everything.
+        packed_linears: formats of weights in which linears are measured too, each with that of rounded inputs.
     """
 
     hidden_size: int
@@ -79,6 +80,7 @@ class ModelShape:
     sliding_window: int | None = None
     mixture: Mixture | None = None
     latent: LatentHeads | None = None
+    packed_linears: tuple[tuple[WeightFormat, WeightFormat | None], ...] = ()
 
     @property
     def linears(self) -> dict[str, tuple[int, int, bool]]:
@@ -103,7 +105,11 @@ class ModelShape:
 
 MODELS = {
     "Qwen3-0.6B": ModelShape(1024, 16, 8, 128, 151936, 3072, qk_norm=True),
-    "Qwen3-8B": ModelShape(4096, 32, 8, 128, 151936, 12288, qk_norm=True),
+    "Qwen3-8B": ModelShape(
+        *(4096, 32, 8, 128, 151936, 12288),
+        qk_norm=True,
+        packed_linears=((Float8(), Float8()), (Float8(128, 128), Float8(1, 128)), (Integers(4, 128), None)),
+    ),
     "Llama-3-8B": ModelShape(4096, 32, 8, 128, 128256, 14336),
     "Qwen3-30B-A3B": ModelShape(
         2048, 32, 4, 128, 151936, qk_norm=True, mixture=Mixture(128, 8, 768, packed=Float8(128, 128))

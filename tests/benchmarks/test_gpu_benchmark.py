@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from benchmarks import gpu
 from benchmarks.gpu import engines, tables
+from benchmarks.gpu.aims import beside_ours
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.floors import decode_seconds, prefill_seconds, shape_of
 from benchmarks.gpu.headlines import headlines
@@ -437,3 +439,26 @@ def test_beside_the_plugin_stock_vllm_runs_without_it():
     ours, stock = (environment_of(engine, "/vllm", None, "/plugin:/vllm") for engine in ("atom", "vllm"))
     assert (ours["ATOM_DISABLE_VLLM_PLUGIN"], stock["ATOM_DISABLE_VLLM_PLUGIN"]) == ("0", "1")
     assert ours["PYTHONPATH"] == stock["PYTHONPATH"] == "/plugin:/vllm"
+
+
+def test_packed_weights_and_caches_are_held_to_ours_beside_them() -> None:
+    def step(model: str, median: float, batch: int, context: int = 1024, **about: Any) -> dict[str, Any]:
+        figure = f"decode step, batch {batch}, context {context}" + "".join(f", {what}" for what in about.values())
+        about = {"kind": "decode", "batch": batch, "context": context} | about
+        engines = {"atom": {"median": median}}
+        return {"model": model, "figure": figure, "unit": "ms", "about": about, "engines": engines, "floor": 4.0}
+
+    results = [
+        *(step("llama-3.1-8b", 8.0, 1), step("llama-3.1-8b-int4", 4.0, 1)),
+        step("qwen2.5-7b", 15.0, 128, 4096),
+        step("qwen2.5-7b", 12.0, 128, 4096, **{"with": "kv_cache_dtype=fp8"}),
+        step("gpt-oss-20b-mxfp4", 7.0, 32),
+    ]
+    found = [(result["model"], round(ratio, 3), what) for result, _, ratio, what in beside_ours(results)]
+    assert found == [
+        ("llama-3.1-8b-int4", 0.5, "bfloat16"),
+        ("qwen2.5-7b", 0.8, "a plain cache"),
+        ("gpt-oss-20b-mxfp4", 1.75, "the floor"),
+    ]
+    table = tables.aims_table(results)
+    assert "0.71 x a plain cache | 0.71 x a plain cache | 0.80 x a plain cache | **missed** by 12%" in table

@@ -27,6 +27,7 @@ from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.sparse import cases as sparse_cases
 from atom_kernels.cases import bench_cases
 from atom_kernels.mixers import select_mixer
+from atom_kernels.mixers.cache_format import ALL_SCALES
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
 from atom_kernels.registry import all_ops
 from atom_kernels.triton.launch import launches_go_to
@@ -116,11 +117,15 @@ def _platform(arch: str) -> Platform:
 def _triton_runs(platform: Platform) -> Iterator[Any]:
     for op in all_ops().values():
         yield from (case.run for case in bench_cases(op, platform) if case.backend.startswith("triton"))
-    paged = make_problem(16, 8, 128, "bfloat16", kv_cache_dtype=platform.float8)
-    yield partial(make_step(paged, _MIXED).run, select_mixer(paged, platform, only_backend="triton"))
+    for scales in ALL_SCALES:
+        float8 = {"kv_cache_dtype": platform.float8, "scales": scales}
+        paged = make_problem(16, 8, 128, "bfloat16", **float8)
+        yield partial(make_step(paged, _MIXED).run, select_mixer(paged, platform, only_backend="triton"))
+        for heads in (16, 128):
+            latent = latent_cases.make_problem(heads, 512, 128, 64, 128, "bfloat16", **float8)
+            step = latent_cases.make_step(latent, _MIXED)
+            yield partial(step.run, select_mixer(latent, platform, only_backend="triton"))
     for heads in (16, 128):
-        latent = latent_cases.make_problem(heads, 512, 128, 64, 128, "bfloat16", kv_cache_dtype=platform.float8)
-        yield partial(latent_cases.make_step(latent, _MIXED).run, select_mixer(latent, platform, only_backend="triton"))
         index = index_cases.make_problem(64, 128, 64, 256, "bfloat16")
         yield partial(index_cases.make_step(index, _MIXED).run, select_mixer(index, platform, only_backend="triton"))
         sparse = sparse_cases.make_problem(heads, 512, 128, 64, 128, 256, dtype="bfloat16")

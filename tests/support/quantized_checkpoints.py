@@ -226,6 +226,16 @@ PUBLISHED: Mapping[str, Published] = {
         _as_named(scale="weight_scale"),
         _compressed("int-quantized", num_bits=8, type="int", strategy="channel"),
     ),
+    "int8 packed": Published(
+        Integers(8),
+        lambda parts: {
+            "weight_packed": (parts["weight"].view(torch.uint8) ^ 128).view(torch.int32),
+            "weight_scale": parts["scale"],
+            "weight_shape": torch.tensor(parts["weight"].shape),
+        },
+        _compressed("pack-quantized", num_bits=8, type="int", strategy="channel"),
+        group=4,
+    ),
     "int4 packed": Published(
         Integers(4, 32, scale_dtype=torch.bfloat16), _pack_compressed, _compressed("pack-quantized", **_INT4), group=32
     ),
@@ -245,6 +255,21 @@ PUBLISHED: Mapping[str, Published] = {
         Integers(4, 32, Offset.ZERO_POINT, torch.float16),
         _pack_gptq,
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": False},
+        group=32,
+    ),
+    "auto-round": Published(
+        Integers(4, 32, Offset.ZERO_POINT, torch.float16),
+        _pack_gptq,
+        {
+            "quant_method": "auto-round",
+            "packing_format": "auto_round:auto_gptq",
+            "bits": 4,
+            "group_size": 32,
+            "sym": False,
+            "data_type": "int",
+            "block_name_to_quantize": "model.layers",
+            "extra_config": {"model.layers.0.mlp.gate": {"bits": 16, "data_type": "float"}},
+        },
         group=32,
     ),
     "gptq sorted": Published(
@@ -314,3 +339,29 @@ def change(folder: Path, rename: dict[str, str | None] | None = None, **tensors:
         if new is not None:
             weights[new] = tensor
     save_file(weights, folder / "model.safetensors")
+
+
+# Families that are held quantized in tests of what changes no token, by a label of each.
+QUANTIZED_FAMILIES = {
+    "llama in int4": ("llama", "int4 packed"),
+    "qwen3_moe in fp8 tiles": ("qwen3_moe", "fp8 tiles"),
+    "deepseek_v3 in fp8 tiles": ("deepseek_v3", "fp8 tiles"),
+}
+
+
+def write_family(label: str, folder: Path, make: Callable[[str], Path]) -> Path:
+    """The checkpoint of a family, or of one of `QUANTIZED_FAMILIES`.
+
+    Args:
+        folder: for what is written.
+        make: a family -> its plain checkpoint.
+    """
+    if label not in QUANTIZED_FAMILIES:
+        return make(label)
+    family, name = QUANTIZED_FAMILIES[label]
+    return write_quantized(folder, make(family), PUBLISHED[name])[0]
+
+
+def plain_twin(folder: Path) -> Path:
+    """A plain checkpoint of the numbers of one that `write_family` wrote."""
+    return folder.parent / "twin" if folder.name == "quantized" else folder

@@ -16,7 +16,8 @@ pytest.importorskip("transformers")
 
 import torch
 
-from atom_models import supported_architectures
+from atom_models import load_model, supported_architectures
+from quantized_checkpoints import QUANTIZED_FAMILIES, plain_twin, write_family
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
@@ -47,9 +48,11 @@ def assert_all_blocks_are_back(engine: LLMEngine) -> None:
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
-@pytest.fixture(scope="module", params=families(supported_architectures()))
-def folder(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Path:
-    return tiny_family(request.param)
+@pytest.fixture(scope="module", params=[*families(supported_architectures()), *QUANTIZED_FAMILIES])
+def folder(
+    request: pytest.FixtureRequest, tiny_family: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return write_family(request.param, tmp_path_factory.mktemp("quantized"), tiny_family)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +66,20 @@ def greedy(folder: Path) -> list[list[int]]:
     return alone
 
 
-def test_greedy_tokens_are_those_of_transformers(folder: Path, greedy: list[list[int]]):
+def logits_of(folder: Path) -> Callable[[list[int]], torch.Tensor]:
+    """Token ids -> the logits of transformers; for a quantized family those of our model of the same plain numbers."""
+    if (twin := plain_twin(folder)) != folder:
+        ours = load_model(twin, "float32", progress=False)
+        return lambda ids: ours.logits([ids])[0]
     model = reference_model(folder)
+    return lambda ids: model(torch.tensor([ids])).logits[0]
+
+
+def test_greedy_tokens_are_those_of_transformers(folder: Path, greedy: list[list[int]]):
+    logits = logits_of(folder)
     for prompt, tokens in zip(make_prompts(), greedy, strict=True):
         with torch.inference_mode():
-            best = model(torch.tensor([prompt + tokens])).logits[0].argmax(-1).tolist()
+            best = logits(prompt + tokens).argmax(-1).tolist()
         # Each token is what transformers finds best after the same tokens: so its greedy search gives the same.
         assert best[len(prompt) - 1 : -1] == tokens
 

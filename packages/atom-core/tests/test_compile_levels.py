@@ -13,6 +13,7 @@ from atom_core import LLMEngine, SamplingParams
 from atom_core.config import EngineArgs, EngineConfig
 from atom_core.engine.startup import open_model, resolve
 from atom_core.worker.model.compilation import artefacts_folder
+from quantized_checkpoints import PUBLISHED, write_quantized
 
 # A module that torch imports to compile.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -36,6 +37,15 @@ def test_a_compiled_model_gives_the_tokens_of_the_eager_one(make_engine: Callabl
     outputs = make_engine(level=level).generate(PROMPTS, GREEDY, use_tqdm=False)
     assert [output["error"] for output in outputs] == [None, None]
     assert [output["token_ids"] for output in outputs] == expected
+
+
+def test_a_compiled_quantized_model_gives_the_tokens_of_the_eager_one(
+    tiny_llama: Path, tmp_path: Path, make_engine: Callable[..., LLMEngine]
+) -> None:
+    folder, _ = write_quantized(tmp_path, tiny_llama, PUBLISHED["int4 packed"])
+    expected = make_engine(folder).generate(PROMPTS, GREEDY, use_tqdm=False)
+    outputs = make_engine(folder, level=2).generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert [output["token_ids"] for output in outputs] == [output["token_ids"] for output in expected]
 
 
 def test_a_compilation_that_a_step_waits_for_is_counted(make_engine: Callable[..., LLMEngine]) -> None:

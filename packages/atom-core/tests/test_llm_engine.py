@@ -286,15 +286,11 @@ def test_threads_of_an_engine_sleep_on_a_busy_machine_although_torch_was_there_f
     assert waiting_after(code) == "asleep"
 
 
-def test_a_cache_that_no_kernel_reads_is_told_of_at_start(make_engine, monkeypatch):
-    def told(**settings):
-        return [line for line in make_engine(**settings).info.choices if "no kernel here reads one" in line]
-
-    assert told(kv_cache_dtype="fp8") == []
+def test_a_cache_that_no_kernel_reads_is_refused_at_start(make_engine, monkeypatch):
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
-    assert told() == []
-    [line] = told(kv_cache_dtype="fp8")
-    assert line.startswith("attention over a cache of float8_e4m3fn runs in plain torch, and slowly")
+    for asked in ("fp8", "fp8_per_token_head"):
+        with pytest.raises(ValueError, match=r"no kernel here reads a cache of float8_e4m3fn.*choose another"):
+            make_engine(kv_cache_dtype=asked)
 
 
 def test_variables_that_nobody_reads_are_told_of_at_start(make_engine, monkeypatch, caplog):

@@ -11,6 +11,7 @@ from atom_kernels.attention.cases import make_problem, make_step
 from atom_kernels.attention.prologue import apply_prologue
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.native import native_unavailable
+from atom_kernels.platform import Platform
 from atom_kernels.protocols import CACHE_DTYPES
 
 BACKENDS = [name for name in ("native", "reference") if name != "native" or native_unavailable() is None]
@@ -190,3 +191,14 @@ def test_a_format_that_makes_no_sense_is_refused(fields, words):
 def test_a_backend_that_reads_no_scales_says_so():
     with pytest.raises(UnsupportedMixerError, match="torch: reads a cache with scales none, not with scales head"):
         select_mixer(float8(4, 2, 32, scales="head"), only_backend="torch")
+
+
+def test_prompts_on_hopper_tell_why_their_own_kernel_reads_no_cache_in_float8():
+    """The kernel of a plan is Triton's other one; over a plain cache nothing is passed over."""
+    problem = make_problem(32, 8, 128, "bfloat16")
+    scaled = replace(problem, cache=CacheFormat("float8_e4m3fn", "token_head"))
+    platform = Platform.nvidia("sm_90")
+    names = [
+        [name for name, _ in select_mixer(one, platform, only_backend="triton").reasons] for one in (problem, scaled)
+    ]
+    assert names == [[], ["triton, prompts on Hopper"]]

@@ -12,7 +12,7 @@ from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
 from atom_kernels.linear.triton import config_choice
 from atom_kernels.linear.triton.config_choice import near_by, packed_config, skinny_configs
 from atom_kernels.linear.triton.launch_model import seconds
-from atom_kernels.linear.triton.packed_product import packed_linear
+from atom_kernels.linear.triton.packed_product import norms_while_rounding, packed_linear
 from atom_kernels.linear.triton.packed_weights import pack
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, tuning_key
 from atom_kernels.platform import Platform, use_platform
@@ -122,9 +122,10 @@ def test_the_nearest_tuned_shape_of_the_same_kind_is_considered_where_it_is_near
     assert near_by("4096x5120 bfloat16 mxfp4", tuned) == ()
 
 
-def launched(problem, num_rows):
+def launched(problem, num_rows, *, normed=False):
     """Names of the kernels of a linear of many rows, and bytes of the largest weight that is made plain."""
     weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
+    norm = (torch.ones(problem.in_features), 1e-5, 0.0) if normed else ()
     kernels, plain = [], [0]
 
     def take(kernel, grid, *arguments, **options):
@@ -133,7 +134,7 @@ def launched(problem, num_rows):
             plain.append(arguments[3].numel() * arguments[3].element_size())
 
     with use_platform(HOPPER), launches_go_to(take):
-        packed_linear(problem.product, pack(problem, weights))(inputs[0])
+        packed_linear(problem.product, pack(problem, weights))(inputs[0], *norm)
     return kernels, max(plain)
 
 
@@ -149,3 +150,17 @@ def test_of_a_weight_no_more_is_made_plain_at_a_time_than_the_cache_holds():
     kernels, plain = launched(problem_of("int4", 8192, 5000), 600)
     assert kernels == ["make_plain_kernel"] * 3
     assert plain <= 32 << 20
+
+
+@pytest.mark.parametrize("num_rows", [129, 1000])
+def test_however_many_rows_are_rounded_the_kernel_that_does_it_norms_them(num_rows):
+    problem = problem_of("fp8", 256, 128)
+    assert launched(problem, num_rows, normed=True)[0] == ["round_rows_kernel"]
+    assert norms_while_rounding(problem.product, HOPPER)
+    assert norms_while_rounding(problem_of("fp8 blocks").product, HOPPER)
+    assert not norms_while_rounding(problem_of("int4").product, HOPPER)
+    assert not norms_while_rounding(problem.product, Platform.nvidia("sm_80"))
+
+
+def test_many_rows_are_normed_before_a_weight_that_is_made_plain():
+    assert launched(problem_of("int4", 256, 128), 600, normed=True)[0] == ["rms_norm_kernel", "make_plain_kernel"]

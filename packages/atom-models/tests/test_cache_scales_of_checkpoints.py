@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom_kernels.native import native_unavailable
-from atom_kernels.platform import Platform
+from atom_kernels.platform import Facts, Platform, platform_from_facts
 from atom_kernels.protocols import CacheFormat
 from atom_models import BuildContext, CheckpointError, build_model, load_model, open_checkpoint
 from atom_models.model import mixer_layers
@@ -224,3 +224,19 @@ def test_scales_of_a_cache_that_make_no_sense_are_refused(scale, words, plain_ll
     change(quantized, **{"model.layers.0.self_attn.k_scale": scale})
     with pytest.raises(CheckpointError, match=words):
         fp8_cache_logits(quantized)
+
+
+@pytest.mark.parametrize(("arch", "factor"), [("gfx942", 2.0), ("gfx950", 1.0)])
+def test_scales_are_twice_as_large_where_the_largest_number_is_half_as_large(arch, factor, plain_llama, tmp_path):
+    pytest.importorskip("triton", reason="Triton's kernels are planned where Triton is installed")
+    quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["fp8 tensors"])
+    change(quantized, **{f"model.layers.{layer}.self_attn.k_scale": torch.tensor(0.5) for layer in range(2)})
+    facts = Facts(torch_build="rocm", num_devices=1, device_arch=arch, triton_version="3.6.0")
+    platform = platform_from_facts(facts)
+    context = BuildContext(platform=platform, dtype=torch.bfloat16, cache=CacheFormat(platform.float8))
+    layer = mixer_layers(build_model(open_checkpoint(quantized), context))["model.layers.0.self_attn.attn"]
+    scales = layer._cache_scales
+    assert scales is not None
+    [name] = scales.expected_weights()
+    scales.load(name, torch.tensor(0.5))
+    assert scales.take()["key_scale"].tolist() == [0.5 * factor] * 2

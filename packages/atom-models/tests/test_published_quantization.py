@@ -19,6 +19,7 @@ from atom_models.quantization.layouts import (
     Mxfp4Layout,
     Nvfp4Layout,
     PackedInt4Layout,
+    PackedInt8Layout,
 )
 from atom_models.quantization.published import read_published
 from atom_models.quantization.published.names import BY_COMPONENT, BY_GLOB, BY_PART, BY_TARGET, Dialect, Rules
@@ -67,6 +68,10 @@ BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
 FP4_BLOCKS = Bitsandbytes4Layout("fp4", nested=False)
 INT8_ROWS = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+# Static inputs whose codes lie around a zero point.
+AROUND_A_POINT = {"input_activations": INT8_ROWS | {"strategy": "tensor", "symmetric": False, "dynamic": False}}
+SYMMETRIC = GptqLayout(128, symmetric=True)
+AUTO_ROUND = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 128}
 CACHE_ALONE = {"quant_method": "compressed-tensors", "kv_cache_scheme": FLOAT | {"strategy": "tensor"}}
 
 INT8 = {"dtype": "int8", "qscheme": "per_channel"}
@@ -108,7 +113,7 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         (AMD_R1, {GATE: QUARK_FP4, "model.layers.61.mlp.experts.7.up_proj": None}),
         (AWQ, {Q: AwqLayout(128), HEAD: None}),
         (AWQ | {"modules_to_not_convert": ["gate"]}, {GATE: None, Q: AwqLayout(128)}),
-        (GPTQ, {Q: GptqLayout(128, symmetric=True), HEAD: None}),
+        (GPTQ, {Q: SYMMETRIC, HEAD: None}),
         (GPTQ | {"lm_head": True, "checkpoint_format": "gptq_v2"}, {HEAD: GptqLayout(128, False, symmetric=True)}),
         (GPTQ | {"group_size": -1, "sym": False}, {Q: GptqLayout(None)}),
         (
@@ -118,14 +123,14 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         # The first rule that means a layer decides, and one that leaves it out is a rule like the others.
         (
             GPTQ | {"dynamic": {r"-:.*\.1?3\.self_attn": {}, "+:.*q_proj": {"group_size": 64}, "+:lm_head": {}}},
-            {Q: None, GATE: GptqLayout(128, symmetric=True), HEAD: GptqLayout(128, symmetric=True)},
+            {Q: None, GATE: SYMMETRIC, HEAD: SYMMETRIC},
         ),
         (
             GPTQ | {"dynamic": {"+:.*q_proj": {"group_size": 64}, "-:model.layers.3": {}, "-:self_attn": {}}},
             {
                 Q: GptqLayout(64, symmetric=True),
                 GATE: None,
-                "model.layers.13.self_attn.k_proj": GptqLayout(128, symmetric=True),
+                "model.layers.13.self_attn.k_proj": SYMMETRIC,
             },
         ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, {Q: Int8Layout("SCB", 127.0, ("weight_format",))}),
@@ -144,7 +149,24 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         ),
         # A group may have another format than the others.
         (compressed(INT8_ROWS, form="pack-quantized", format="int-quantized"), {Q: Int8Layout()}),
+        (compressed(INT8_ROWS), {Q: PackedInt8Layout()}),
+        (compressed(INT8_ROWS | {"strategy": "group", "group_size": 64}), {Q: PackedInt8Layout(64)}),
+        (compressed(INT8_ROWS, form="int-quantized", **AROUND_A_POINT), {Q: Int8Layout()}),
+        (AUTO_ROUND, {Q: SYMMETRIC, HEAD: None}),
+        (AUTO_ROUND | {"packing_format": "auto_round:auto_awq"}, {Q: AwqLayout(128), HEAD: None}),
+        (
+            AUTO_ROUND | {"sym": False, "extra_config": {GATE: {"bits": 16}, Q: {"group_size": 32}, HEAD: {"bits": 4}}},
+            {GATE: None, Q: GptqLayout(32), EXPERT: GptqLayout(128), HEAD: GptqLayout(128)},
+        ),
+        (
+            AUTO_ROUND | {"extra_config": {"self_attn.*": {"bits": 16}}},
+            {Q: None, GATE: SYMMETRIC},
+        ),
+        # A name means no layer whose name is longer.
+        (AUTO_ROUND | {"extra_config": {ROUTER: {"bits": 16}}}, {ROUTER: None, GATE: SYMMETRIC}),
         (CACHE_ALONE, {Q: None, HEAD: None}),
+        ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}, {Q: None, HEAD: None}),
+        ({"quant_method": "quark", "kv_cache_quant_config": {"*k_proj": {}}}, {Q: None, HEAD: None}),
         (CACHE_ALONE | {"config_groups": {}}, {Q: None}),
         (
             {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*.mlp.gate"]},
@@ -211,7 +233,15 @@ def test_quark_gives_layers_of_a_pattern_their_own_layout():
             compressed(INT4 | {"num_bits": 3}),
             r"group_0\.weights 'format pack-quantized, type int, num_bits 3",
         ),
-        (compressed(INT8_ROWS), "format pack-quantized, type int, num_bits 8.* int8 that is symmetric and not packed"),
+        (compressed(INT8_ROWS | {"symmetric": False}), "format pack-quantized, type int, .* int8 that is symmetric"),
+        (AUTO_ROUND | {"bits": 3}, "auto-round with bits 3, .* it reads 4, and 16"),
+        (AUTO_ROUND | {"extra_config": {Q: {"bits": 8}}}, rf"auto-round with extra_config\.{Q}\.bits 8"),
+        (AUTO_ROUND | {"extra_config": {Q: 8}}, "auto-round with extra_config"),
+        (AUTO_ROUND | {"data_type": "mx_fp"}, "auto-round with data_type 'mx_fp'.* it reads int"),
+        (
+            AUTO_ROUND | {"packing_format": "auto_round:llm_compressor"},
+            "it reads auto_round:auto_gptq, auto_round",
+        ),
         (
             compressed(INT8_ROWS | {"symmetric": False}, form="int-quantized"),
             "symmetric False.* int8 that is symmetric",
@@ -258,8 +288,8 @@ NO_GROUP_SIZE = {name: value for name, value in AWQ.items() if name != "group_si
         (DEEPSEEK | {"fmt": None, "activation_scheme": None}, {Q: TILES_INV}),
         (DEEPSEEK | {"fmt": "float8_e4m3fn"}, {Q: TILES_INV}),
         (DEEPSEEK | {"weight_block_size": [1, 64]}, {Q: Float8Layout((1, 64), "weight_scale_inv")}),
-        (GPTQ | {"checkpoint_format": None}, {Q: GptqLayout(128, symmetric=True)}),
-        (GPTQ | {"checkpoint_format": "gptq"}, {Q: GptqLayout(128, symmetric=True)}),
+        (GPTQ | {"checkpoint_format": None}, {Q: SYMMETRIC}),
+        (GPTQ | {"checkpoint_format": "gptq"}, {Q: SYMMETRIC}),
         (BITSANDBYTES | {"bnb_4bit_quant_storage": "uint8"}, {Q: FP4_BLOCKS}),
         (compressed(INT4 | {"actorder": "static"}), {Q: PackedInt4Layout(32)}),
         (compressed(INT4 | {"actorder": "weight"}), {Q: PackedInt4Layout(32)}),
@@ -332,7 +362,7 @@ INSTEAD = "Use the model's checkpoint in bfloat16 or a GGUF file of it"
             compressed(INT4 | {"num_bits": 3}),
             "compressed-tensors with config_groups.group_0.weights 'format pack-quantized, type int, num_bits 3, "
             "strategy group, group_size 32, symmetric True'",
-            "fp8, int4, mxfp4 and nvfp4, and int8 that is symmetric and not packed",
+            "fp8, int4, mxfp4 and nvfp4, and int8 that is symmetric",
         ),
         (AMD_R1 | {"layer_type_quant_config": {"a": 1}}, "quark with layer_type_quant_config {'a': 1}", "{}"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,22 @@ def test_families_compute_with_the_numbers_of_their_files(family: str, name: str
     """What latents become keys and values by is held as plain numbers; they are those of the file."""
     plain = make_tiny(family, tmp_path / "plain", **sizes)
     assert_equals_twin(*write_quantized(tmp_path, plain, PUBLISHED[name]))
+
+
+def test_inputs_that_were_measured_around_another_number_than_zero_are_left_as_they_are(plain_llama, tmp_path):
+    published = PUBLISHED["int8 rows"]
+    static = {"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": False, "symmetric": False}
+    config = json.loads(json.dumps(published.config))
+    config["config_groups"]["group_0"]["input_activations"] = static
+    quantized, twin = write_quantized(tmp_path, plain_llama, replace(published, config=config))
+    measured = {"input_scale": torch.tensor([0.02]), "input_zero_point": torch.tensor([17], dtype=torch.int8)}
+    for linear in ("mlp.down_proj", "self_attn.q_proj"):
+        change(quantized, **{f"model.layers.0.{linear}.{name}": tensor for name, tensor in measured.items()})
+    assert_equals_twin(quantized, twin)
+    quantization = StoredQuantization(read_published(config))
+    found = quantization.for_layer("model.layers.0.mlp.down_proj", torch.float32).held
+    assert found is not None
+    assert found.inputs is None
 
 
 def test_experts_of_kimi_are_quantized_and_all_else_is_not(tmp_path: Path):

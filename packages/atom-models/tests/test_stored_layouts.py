@@ -20,6 +20,7 @@ from atom_models.quantization.layouts import (
     Mxfp4Layout,
     Nvfp4Layout,
     PackedInt4Layout,
+    PackedInt8Layout,
     StoredLayout,
 )
 from quantized_checkpoints import NF4
@@ -155,6 +156,19 @@ def test_int8_of_bitsandbytes_stores_the_largest_magnitude():
     tensors = {"weight": integers(-127, 128, N, K, dtype=torch.int8), "SCB": scales(N, dtype=F32)}
     expected = tensors["weight"].float() * (tensors["SCB"] / 127)[:, None]
     assert torch.equal(numbers(Int8Layout("SCB", 127.0), tensors), expected)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize("group", [64, None])
+def test_packed_int8_equals_compressed_tensors(group, dtype):
+    tensors = {
+        "weight_packed": words(N, K // 4),
+        "weight_scale": scales(N, 1 if group is None else K // group, dtype=dtype),
+        "weight_shape": torch.tensor([N, K]),
+    }
+    strategy = {"strategy": "channel"} if group is None else {"strategy": "group", "group_size": group}
+    expected = by_compressed_tensors("pack-quantized", tensors, num_bits=8, type="int", symmetric=True, **strategy)
+    assert torch.equal(numbers(PackedInt8Layout(group), tensors).to(dtype), expected)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])

@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 import torch
 
 from atom_models import supported_architectures
+from quantized_checkpoints import QUANTIZED_FAMILIES, plain_twin, write_family
 from soak import MANY_TOKENS, Soak, greedy
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
@@ -30,9 +31,11 @@ NUM_REQUESTS = 2000
 LONGEST_PROMPT, LONGEST_REQUEST = 8000, 8000 + MANY_TOKENS
 
 
-@pytest.fixture(scope="module", params=families(supported_architectures()))
-def folder(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path]) -> Path:
-    return tiny_family(request.param)
+@pytest.fixture(scope="module", params=[*families(supported_architectures()), *QUANTIZED_FAMILIES])
+def folder(
+    request: pytest.FixtureRequest, tiny_family: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return write_family(request.param, tmp_path_factory.mktemp("quantized"), tiny_family)
 
 
 def prompts_of(lengths: tuple[int, ...]) -> list[list[int]]:
@@ -54,6 +57,8 @@ def test_graphs_and_eager_steps_give_the_tokens_of_transformers(folder: Path) ->
         assert tokens_of(engine, prompts) == eager
         assert [tokens_of(engine, [prompt])[0] for prompt in prompts[:3]] == eager[:3]
         assert engine.stats.num_free_blocks == engine.stats.num_blocks
+    if plain_twin(folder) != folder:
+        return  # the invariants hold quantized numbers to plain ones
     model = reference_model(folder).cuda()
     for prompt, tokens in zip(prompts, eager, strict=True):
         with torch.inference_mode():
@@ -190,3 +195,16 @@ def test_an_engine_that_is_closed_gives_its_memory_back(tiny_family: Callable[[s
         engine.generate([[3, 4, 5]], greedy(4), use_tqdm=False)
         taken = torch.cuda.memory_reserved() - before
     assert torch.cuda.memory_reserved() - before < taken / 2
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8", "fp8_per_token_head"])
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v2"])
+def test_a_cache_in_fp8_gives_the_same_tokens_in_graphs_and_in_eager_steps(
+    family: str, kv_cache_dtype: str, tiny_family: Callable[[str], Path]
+) -> None:
+    prompts, options = prompts_of(LENGTHS), {"dtype": "float32", "kv_cache_dtype": kv_cache_dtype, "num_kv_blocks": 256}
+    folder = str(tiny_family(family))
+    with LLMEngine(folder, enforce_eager=True, enable_prefix_caching=False, **options) as engine:
+        eager = tokens_of(engine, prompts)
+    with LLMEngine(folder, max_num_seqs=16, enable_prefix_caching=False, **options) as engine:
+        assert tokens_of(engine, prompts) == eager

@@ -13,6 +13,7 @@ import triton.language as tl
 from atom_kernels.attention import paged_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.prologue import apply_prologue
 from atom_kernels.attention.triton import launch as triton_launch
 from atom_kernels.attention.triton.prologue import saturated
 from atom_kernels.cases import mismatch
@@ -80,22 +81,88 @@ def test_a_float8_cache_is_read_and_written_saturated():
     step = make_step_here(problem, [(1, 40), (20, 20)])
     step = replace(step, inputs=(*step.inputs[:2], step.inputs[2] * 300))
     out, *kv_cache = step.run(select_mixer(problem, only_backend="triton"))
-    geometry = step.geometry
-    expected = paged_attention(
-        step.inputs[0],
-        tuple(kv_cache),
-        geometry.query_start_loc,
-        geometry.seq_lens,
-        geometry.block_table,
-        scale=problem.scale,
-    )
-    assert mismatch(out, expected, Tolerance(3.0, 2e-2)) is None
+    assert mismatch(out, attended(problem, step, kv_cache), Tolerance(3.0, 2e-2)) is None
     assert kv_cache[1].float().abs().max() == torch.finfo(kv_cache[1].dtype).max
     if triton_interpret():
         return  # the interpreter rounds to float8 in its own way: a carry out of the mantissa is lost
     written = select_mixer(problem, only_backend="reference")
     for one, other in zip(kv_cache, step.run(written)[1:], strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def attended(problem, step, caches):
+    """What the contract finds in `caches`."""
+    geometry, weights = step.geometry, step.weights
+    return paged_attention(
+        apply_prologue(*step.inputs[:2], step.prologue)[0],
+        tuple(caches),
+        geometry.query_start_loc,
+        geometry.seq_lens,
+        geometry.block_table,
+        scale=problem.scale,
+        sliding_window=problem.sliding_window,
+        sinks_H=weights.get("sinks"),
+        soft_cap=problem.soft_cap,
+        head_scales=[weights["key_scale"], weights["value_scale"]] if "key_scale" in weights else None,
+    )
+
+
+def relative_error(found, expected):
+    return (found.float() - expected.float()).norm() / expected.float().norm()
+
+
+every_kind_of_scale = pytest.mark.parametrize("scales", ["head", "token_head"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "scales", "rules"),
+    [
+        ((6, 2, 24), "float32", "head", {}),
+        ((6, 2, 24), "bfloat16", "token_head", {}),
+        ((4, 4, 16), "bfloat16", "head", {"sliding_window": 20, "has_sinks": True, "soft_cap": 5.0, "block_size": 32}),
+        ((4, 4, 16), "float32", "token_head", {"sliding_window": 20, "has_sinks": True, "soft_cap": 5.0}),
+        ((17, 1, 64), "float32", "head", {"batch_invariant": True}),
+    ],
+    ids=str,
+)
+def test_scores_and_values_are_those_of_the_scaled_numbers(shape, dtype, scales, rules):
+    problem = make_problem(*shape, dtype, kv_cache_dtype="float8_e4m3fn", scales=scales, **rules)
+    step = make_step_here(problem, [(1, 65), (1, 300), (3, 70), (20, 40)], scattered=True)
+    out, *caches = step.run(select_mixer(problem, only_backend="triton"))
+    assert relative_error(out, attended(problem, step, caches)) < {"float32": 1e-5, "bfloat16": 1e-2}[dtype]
+    written = step.run(select_mixer(problem, only_backend="reference"))[1:]
+    for one, other in zip(caches[2:], written[2:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+    if triton_interpret():
+        return  # see below
+    for one, other in zip(caches, written, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def test_no_value_of_a_long_request_is_lost_in_half_precision():
+    """A weight times the scale of a small value is less than half precision holds."""
+    problem = make_problem(1, 1, 16, "float16", kv_cache_dtype="float8_e4m3fn", scales="token_head")
+    step = make_step_here(problem, [(1, 900)])
+    k_cache, v_cache, k_scale, v_scale = step.caches
+    v_scale.fill_(2.0**-16)
+    step = replace(step, inputs=(step.inputs[0], step.inputs[1], step.inputs[2] * 2.0**-8))
+    caches = (torch.zeros_like(k_cache), torch.full_like(v_cache, 256.0), k_scale, v_scale)
+    out, *caches = replace(step, caches=caches).run(select_mixer(problem, only_backend="triton"))
+    assert mismatch(out, attended(problem, step, caches), Tolerance(0, 4e-3)) is None
+
+
+@every_kind_of_scale
+def test_nothing_past_the_end_of_a_scaled_request_is_read(scales):
+    problem = make_problem(4, 2, 16, kv_cache_dtype="float8_e4m3fn", scales=scales, block_size=8)
+    step = make_step_here(problem, [(1, 70), (5, 130)])
+    plan = select_mixer(problem, only_backend="triton")
+    clean = step.run(plan)[0]
+    for request, length in enumerate([70, 130]):
+        first_block = int(step.geometry.block_table[request, 0])
+        for cache in step.caches:
+            behind = cache.flatten(0, 1)[first_block * 8 + length : (first_block + -(-length // 8)) * 8]
+            behind.view(torch.uint8).fill_(0x7F)  # no number, in float8 as in float32
+    assert torch.equal(step.run(plan)[0], clean)
 
 
 @triton.jit
@@ -277,7 +344,10 @@ def test_nothing_past_the_end_of_a_request_or_before_its_window_is_read(window):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    ("kv_cache_dtype", "scales"),
+    [("bfloat16", "none"), ("float8_e4m3fn", "none"), ("float8_e4m3fn", "head"), ("float8_e4m3fn", "token_head")],
+)
 @pytest.mark.parametrize(
     ("shape", "rules"),
     [
@@ -288,13 +358,12 @@ def test_nothing_past_the_end_of_a_request_or_before_its_window_is_read(window):
         ((9, 3, 64), {}),
     ],
 )
-def test_shapes_of_real_models_agree_on_a_gpu(shape, rules, kv_cache_dtype):
-    problem = make_problem(*shape, "bfloat16", kv_cache_dtype=kv_cache_dtype, **rules)
+def test_shapes_of_real_models_agree_on_a_gpu(shape, rules, kv_cache_dtype, scales):
+    problem = make_problem(*shape, "bfloat16", kv_cache_dtype=kv_cache_dtype, scales=scales, **rules)
     requests = [*[(1, 1 + 97 * i) for i in range(40)], (1, 9000), (1000, 1000), (513, 3000), (2, 77), (2048, 2100)]
     norms = kv_cache_dtype == "bfloat16"
     step = make_step_here(problem, requests, scattered=True, rotary_dim=None if rules else shape[2], norms=norms)
     got = step.run(select_mixer(problem, only_backend="triton"))
     expected = step.run(select_mixer(problem, only_backend="reference"))
     assert mismatch(got[0], expected[0], Tolerance(2e-2, 2e-2)) is None
-    error = (got[0].float() - expected[0].float()).norm() / expected[0].float().norm()
-    assert error < 5e-3
+    assert relative_error(got[0], expected[0]) < 5e-3

@@ -85,12 +85,14 @@ def test_only_chosen_latents_are_read():
     assert torch.equal(step.run(plan)[0], clean)
 
 
-def test_a_float8_cache_is_read():
-    problem = make_problem(*SHAPE, 32, dtype="bfloat16", kv_cache_dtype="float8_e4m3fn")
+@pytest.mark.parametrize("scales", ["none", "head", "token_head"])
+def test_a_float8_cache_is_read(scales):
+    problem = make_problem(*SHAPE, 32, dtype="bfloat16", kv_cache_dtype="float8_e4m3fn", scales=scales)
     step = make_step(problem, [(1, 90), (2, 64)], prologue=False).to(DEVICE)
-    out, cache = step.run(select_mixer(problem, only_backend="triton"))
+    out, *caches = step.run(select_mixer(problem, only_backend="triton"))
     q, _, chosen = step.inputs
     places = (step.geometry.query_start_loc, step.geometry.seq_lens, step.geometry.block_table)
     sizes = {"v_head_dim": problem.v_head_dim, "scale": problem.scale}
-    expected = sparse_latent_attention(q, chosen, (cache,), step.weights["kv_b"], *places, **sizes)
+    sizes["latent_scale"] = step.weights.get("latent_scale")
+    expected = sparse_latent_attention(q, chosen, tuple(caches), step.weights["kv_b"], *places, **sizes)
     assert mismatch(out, expected, TOLERANCES["bfloat16"]) is None

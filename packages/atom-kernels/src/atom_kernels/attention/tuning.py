@@ -86,7 +86,12 @@ def _problems() -> Mapping[str, AttentionProblem]:
         "Qwen3-30B-A3B": (32, 4, 128),
         "gpt-oss-20b": (64, 8, 64),
     }
-    return {model: make_problem(*shape, "bfloat16") for model, shape in shapes.items()}
+    plain = {model: make_problem(*shape, "bfloat16") for model, shape in shapes.items()}
+    shapes["Qwen2.5-7B"] = (28, 4, 128)
+    return plain | {
+        f"{model}, cache in fp8": make_problem(*shape, "bfloat16", kv_cache_dtype="float8_e4m3fn")
+        for model, shape in shapes.items()
+    }
 
 
 PAGED_ATTENTION_TUNING = Tuning(

@@ -17,6 +17,7 @@ def composed(
     linear: Callable[[torch.Tensor], torch.Tensor],
     norm: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor],
     *,
+    normed_linear: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor] | None = None,
     activation_backend: str | None = None,
 ) -> Callable[..., torch.Tensor]:
     """The kernel of a `fused_linear`.
@@ -24,6 +25,7 @@ def composed(
     Args:
         linear: computes `FusedLinearProblem.product` with its weights.
         norm: the RMS norm of x with a weight, an epsilon and an offset of the weight.
+        normed_linear: both of these, where that is a kernel less.
         activation_backend: the only backend that may serve the activation, None for the best one here.
     """
     activate = None
@@ -38,9 +40,12 @@ def composed(
         norm_offset: float = 0.0,
         residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if norm_weight is not None:
-            x = norm(x, norm_weight, eps, norm_offset)
-        out = linear(x)
+        if norm_weight is None:
+            out = linear(x)
+        elif normed_linear is not None:
+            out = normed_linear(x, norm_weight, eps, norm_offset)
+        else:
+            out = linear(norm(x, norm_weight, eps, norm_offset))
         if activate is not None:
             out = activate(out)
         return out if residual is None else out + residual

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from atom_kernels.cases import BenchCase, ParityCase
 from atom_kernels.mixers.cases import MixerStep, bench_requests, describe_requests
@@ -49,12 +49,6 @@ class MixerOperator:
     def reference(self) -> Callable[..., Any]:
         """The contract itself."""
         return self.contract
-
-    def has_kernel(self, problem: Any, platform: Platform) -> bool:
-        """Whether a kernel serves the sizes of real models there, with the numbers and the cache of `problem`."""
-        numbers = {"dtype": problem.dtype, "cache": problem.cache}
-        usual = (replace(cast("Any", example), **numbers) for _, example in self.explained(platform))
-        return any(select_mixer(one, platform).has_kernel for one in usual)
 
     def explain(self, platform: Platform) -> list[str]:
         lines = []

@@ -187,7 +187,7 @@ class LlamaMLP(Layer):
             config.activation, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
         )
         # Another problem, with other limits, where the linear ends with the activation.
-        self.max_fused_rows = self.gate_up_proj.max_fused_rows
+        self.max_normed_rows = self.gate_up_proj.max_normed_rows
         self.down_proj = RowParallelLinear(
             size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias
         )

@@ -13,7 +13,7 @@ from atom_kernels.linear import FusedLinearProblem
 from atom_kernels.platform import Platform
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
-from atom_models.layers.linear_weights import LinearWeights, max_fused_rows
+from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows
 from atom_models.layers.loadable import RankWeight, not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Unsummed
@@ -64,7 +64,8 @@ class Linear(Layer):
     layer's own name.
 
     Attributes:
-        max_fused_rows: up to so many rows its kernel norms x by itself, and adds a base.
+        max_fused_rows: up to so many rows its kernel adds a base by itself.
+        max_normed_rows: up to so many rows its kernel norms x by itself.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Linear(Layer):
         super().__init__()
         parent, _, own_name = prefix.rpartition(".")
         shards = (Shard(own_name, outputs),) if isinstance(outputs, int) else outputs
-        self._ranks = context.collectives
+        self._ranks, self._platform = context.collectives, context.platform
         self._split_input = split_input
         self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
         self._in_features = in_features
@@ -93,7 +94,7 @@ class Linear(Layer):
         named = {f"{parent}.{shard.name}" if parent else shard.name: shard for shard in shards}
         for found, group in groupby(named.items(), lambda item: context.quantization.for_layer(item[0], context.dtype)):
             self._stack(found, dict(group), context, context.dtype if bias else None, out_dtype)
-        self.max_fused_rows = self._most_fused_rows()
+        self._find_most_rows()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
     def _stack(
@@ -124,9 +125,9 @@ class Linear(Layer):
         self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part.matrices))
         self._ignored |= {f"{name}.{suffix}" for name in shards for suffix in quantization.stored.ignored}
 
-    def _most_fused_rows(self) -> int:
-        limits = {max_fused_rows(part.plan) for part in self._parts}
-        return limits.pop() if len(limits) == 1 else 0
+    def _find_most_rows(self) -> None:
+        limits = {(max_fused_rows(part.plan), max_normed_rows(part.plan, self._platform)) for part in self._parts}
+        self.max_fused_rows, self.max_normed_rows = limits.pop() if len(limits) == 1 else (0, 0)
 
     def _rows_of_rank(self, shard: Shard) -> tuple[tuple[int, int], ...]:
         if shard.order:
@@ -145,7 +146,7 @@ class Linear(Layer):
         if len(self._parts) > 1 or not self.max_fused_rows:
             return False
         self._parts[0].end_with_silu_and_mul()
-        self.max_fused_rows = self._most_fused_rows()
+        self._find_most_rows()
         return True
 
     def is_quantized(self, platform: Platform) -> bool:

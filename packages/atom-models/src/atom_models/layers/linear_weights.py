@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
+from atom_kernels.linear.triton.packed_product import norms_while_rounding
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
@@ -108,6 +110,12 @@ def plan_linear(problem: FusedLinearProblem, platform: Platform) -> Plan:
 def max_fused_rows(plan: Plan) -> int:
     """Up to so many rows it pays to leave the norm before the linear and the residual after it to its kernel."""
     return (plan.rows[0].max_rows or 0) if plan.op is FUSED_LINEAR else 0
+
+
+def max_normed_rows(plan: Plan, platform: Platform) -> int:
+    """The same for the norm alone. Where the kernel that rounds rows norms them, however many there are, it pays."""
+    rounds = plan.op is FUSED_LINEAR and plan.rows[-1].backend == "triton"
+    return sys.maxsize if rounds and norms_while_rounding(plan.problem, platform) else max_fused_rows(plan)
 
 
 def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -45,10 +45,15 @@ class TorchMlaMetadata:
 
 @dataclass(frozen=True)
 class TorchMlaWeights:
-    """Views of the weights that make keys ``[H, N, C]`` and values ``[H, V, C]`` from a latent."""
+    """Views of the weights that make keys ``[H, N, C]`` and values ``[H, V, C]`` from a latent.
+
+    Attributes:
+        scale: ``[1]``: a number is what is cached of it times this; None for 1.
+    """
 
     key: torch.Tensor
     value: torch.Tensor
+    scale: torch.Tensor | None = None
 
 
 def split_kv_b(problem: MlaProblem, kv_b_weight: torch.Tensor) -> TorchMlaWeights:

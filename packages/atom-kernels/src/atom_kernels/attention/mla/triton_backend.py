@@ -18,6 +18,7 @@ from atom_kernels.attention.mla.torch_backend import TorchMlaWeights, split_kv_b
 from atom_kernels.attention.triton.backend import largest_number, why_not_dtypes
 from atom_kernels.attention.triton.configs import expanded_prefill_config, latent_decode_config, latent_prefill_config
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.mixers.cache_format import ALL_SCALES
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
 
@@ -58,11 +59,16 @@ class TritonMlaMetadata:
 
 @dataclass(frozen=True)
 class _Step:
-    """The layer's inputs, without padding."""
+    """The layer's inputs, without padding.
+
+    Attributes:
+        scale: of what is cached: ``[1]``, or ``[num_blocks, block_size]`` of each token, None for 1.
+    """
 
     q: torch.Tensor
     kv: torch.Tensor
     cache: torch.Tensor
+    scale: torch.Tensor | None
     metadata: TritonMlaMetadata
     prologue: MlaPrologue | None
 
@@ -75,13 +81,13 @@ class TritonMla(MixerRunner):
     def __init__(self, problem: MlaProblem) -> None:
         from atom_kernels.attention.mla.triton_products import head_products
         from atom_kernels.attention.mla.triton_prologue import latent_prologue_kernel
-        from atom_kernels.attention.triton.launch import PagedKernels
+        from atom_kernels.attention.triton.launch import PagedKernels, scale_strides
         from atom_kernels.triton.support import dependent_launch
 
         self.problem = problem
         self._dtype = getattr(torch, problem.dtype)
         self._prologue_kernel, self._dependent_launch = latent_prologue_kernel, dependent_launch
-        self._multiply = head_products
+        self._multiply, self._scale_strides = head_products, scale_strides
         group = max(size for size in range(1, _MAX_GROUP + 1) if problem.num_heads % size == 0)
         self.latents = PagedKernels(
             num_heads=problem.num_heads,
@@ -106,10 +112,10 @@ class TritonMla(MixerRunner):
             decode=latent_decode_config(problem, group),
             prefill=expanded_prefill_config(problem),
         )
-        self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim and problem.kv_cache_dtype == problem.dtype
+        self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim
 
     def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
-        return split_kv_b(self.problem, weights["kv_b"])
+        return replace(split_kv_b(self.problem, weights["kv_b"]), scale=weights.get("latent_scale"))
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMlaMetadata:
         paged = self.latents.build_metadata(geometry)
@@ -132,10 +138,9 @@ class TritonMla(MixerRunner):
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         if metadata.whole is None:
-            return self.forward_absorbed(
-                inputs, caches, metadata, weights=weights, prologue=prologue, attend=self._attend_to(caches, metadata)
-            )
-        step, out_THV = self._begin(inputs, caches, metadata, prologue)
+            attend = self._attend_to(caches, metadata, weights)
+            return self.forward_absorbed(inputs, caches, metadata, weights=weights, prologue=prologue, attend=attend)
+        step, out_THV = self._begin(inputs, caches, metadata, weights, prologue=prologue)
         if len(step.q):
             self._expanded(step, metadata.whole, weights, out_THV[: len(step.q)])
         return out_THV
@@ -151,7 +156,7 @@ class TritonMla(MixerRunner):
         attend: Attend,
     ) -> torch.Tensor:
         """`forward` where all queries are absorbed, and `attend` looks at the latents."""
-        step, out_THV = self._begin(inputs, caches, metadata, prologue)
+        step, out_THV = self._begin(inputs, caches, metadata, weights, prologue=prologue)
         if len(step.q):
             rank, nope = self.problem.kv_lora_rank, self.problem.qk_nope_head_dim
             query_THL = self._write_cache(step, rank)
@@ -161,15 +166,20 @@ class TritonMla(MixerRunner):
             self._multiply(found_THC, weights.value.transpose(1, 2), out_THV[: len(step.q)])
         return out_THV
 
-    def _attend_to(self, caches: Caches, metadata: TritonMlaMetadata) -> Attend:
-        latents = caches[0].unsqueeze(2)
-        return lambda query, found: self.latents.attend(query, latents, latents, found, metadata.paged)
+    def _attend_to(self, caches: Caches, metadata: TritonMlaMetadata, weights: TorchMlaWeights) -> Attend:
+        latents, scale = caches[0].unsqueeze(2), scale_of(caches, weights)
+        if scale is not None and scale.dim() > 1:
+            scale = scale.unsqueeze(2)
+        scales = None if scale is None else (scale, scale)
+        return lambda query, found: self.latents.attend(query, latents, latents, found, metadata.paged, scales=scales)
 
     def _begin(
         self,
         inputs: tuple[torch.Tensor, ...],
         caches: Caches,
         metadata: TritonMlaMetadata,
+        weights: TorchMlaWeights,
+        *,
         prologue: MlaPrologue | None,
     ) -> tuple[_Step, torch.Tensor]:
         """The step without padding, and its output, of which padding is zeros."""
@@ -181,13 +191,14 @@ class TritonMla(MixerRunner):
             q_THD = q_THD.contiguous()
         out_THV = q_THD.new_empty((*q_THD.shape[:2], problem.v_head_dim))
         out_THV[num_tokens:].zero_()
-        return _Step(q_THD[:num_tokens], kv_TL[:num_tokens], caches[0], metadata, prologue), out_THV
+        scale = scale_of(caches, weights)
+        return _Step(q_THD[:num_tokens], kv_TL[:num_tokens], caches[0], scale, metadata, prologue), out_THV
 
     def _expanded(self, step: _Step, whole: TritonMetadata, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
         problem, nope, query_dim = self.problem, self.problem.qk_nope_head_dim, self.problem.query_dim
         query_THD = self._write_cache(step, nope)
         query_THD[..., :nope] = step.q[..., :nope]
-        latent_TL = step.cache.flatten(0, 1).index_select(0, whole.step.slot_mapping)
+        latent_TL = self._read(step, whole.step.slot_mapping)
         latent_HTC = latent_TL[:, : problem.kv_lora_rank].expand(problem.num_heads, -1, -1)
         # A head's key, and behind it its value.
         pairs = latent_TL.new_empty((1, *out_THV.shape[:2], query_dim + problem.v_head_dim))
@@ -196,9 +207,21 @@ class TritonMla(MixerRunner):
         pairs[0, ..., nope:query_dim] = latent_TL[:, None, problem.kv_lora_rank :]
         self._pairs.attend(query_THD, pairs[..., :query_dim], pairs[..., query_dim:], out_THV, whole)
 
+    def _read(self, step: _Step, slots_T: torch.Tensor) -> torch.Tensor:
+        """Latents with their keys as they are cached, ``[T, L]`` in the layer's dtype."""
+        if not self.problem.cache.is_float8:
+            return step.cache.flatten(0, 1).index_select(0, slots_T)
+        # torch picks rows of bytes, and not of float8.
+        codes = step.cache.view(torch.uint8).flatten(0, 1).index_select(0, slots_T).view(step.cache.dtype)
+        if step.scale is None:
+            return codes.to(self._dtype)
+        scale = step.scale if step.scale.dim() == 1 else step.scale.flatten().index_select(0, slots_T).unsqueeze(1)
+        return (codes.float() * scale).to(self._dtype)
+
     def _write_cache(self, step: _Step, width: int) -> torch.Tensor:
         """Latents to their slots; queries ``[T, H, width + E]``, of which only the rotated last part is filled."""
         problem, prologue, q_THD, cache = self.problem, step.prologue, step.q, step.cache
+        strides = self._scale_strides(None if step.scale is None else (step.scale, step.scale), cache)
         positions = cos_sin = norm = None
         if prologue is not None:
             positions, cos_sin, norm = prologue.positions, prologue.cos_sin_cache, prologue.norm_weight
@@ -207,9 +230,9 @@ class TritonMla(MixerRunner):
         block_h = min(power_of_two(problem.num_heads), max(1, 1024 // block_e))
         launch(
             self._prologue_kernel, (q_THD.shape[0], -(-problem.num_heads // block_h) + 1),
-            q_THD, step.kv, query, cache, step.metadata.paged.step.slot_mapping, positions, cos_sin, norm,
+            q_THD, step.kv, query, cache, step.scale, step.metadata.paged.step.slot_mapping, positions, cos_sin, norm,
             1e-6 if prologue is None else prologue.norm_eps,
-            q_THD.stride(0), step.kv.stride(0), cache.stride(0), cache.stride(1),
+            q_THD.stride(0), step.kv.stride(0), cache.stride(0), cache.stride(1), strides.block, strides.token,
             NUM_HEADS=problem.num_heads,
             RANK=problem.kv_lora_rank,
             NOPE_DIM=problem.qk_nope_head_dim,
@@ -218,6 +241,7 @@ class TritonMla(MixerRunner):
             ROTATE=cos_sin is not None,
             INTERLEAVED=prologue is not None and prologue.interleaved,
             BLOCK_SIZE=problem.block_size,
+            SCALES=strides.scales,
             LARGEST=largest_number(problem),
             BLOCK_H=block_h,
             BLOCK_C=power_of_two(problem.kv_lora_rank),
@@ -228,4 +252,14 @@ class TritonMla(MixerRunner):
         return query
 
 
-BACKEND = MixerBackend(name="triton", supports=supports, create=lambda problem, layout: TritonMla(problem))
+def scale_of(caches: Caches, weights: TorchMlaWeights) -> torch.Tensor | None:
+    """That of cached latents, see `_Step`."""
+    return caches[1] if len(caches) > 1 else weights.scale
+
+
+BACKEND = MixerBackend(
+    name="triton",
+    supports=supports,
+    create=lambda problem, layout: TritonMla(problem),
+    cache_scales=ALL_SCALES,
+)

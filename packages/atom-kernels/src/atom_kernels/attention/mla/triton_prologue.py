@@ -8,16 +8,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate, saturated
+from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate, saturated, token_scale
+from atom_kernels.attention.triton.tile import SCALED_BY_HEAD, SCALED_BY_TOKEN
 from atom_kernels.triton.support import wait_for_inputs
 
 
 @triton.jit
 def latent_prologue_kernel(
-    q_ptr, kv_ptr, q_out_ptr, cache_ptr, slot_mapping_ptr, positions_ptr, cos_sin_ptr, norm_ptr, norm_eps,
-    q_stride, kv_stride, block_stride, token_stride,
+    q_ptr, kv_ptr, q_out_ptr, cache_ptr, scale_ptr, slot_mapping_ptr, positions_ptr, cos_sin_ptr, norm_ptr, norm_eps,
+    q_stride, kv_stride, block_stride, token_stride, scale_block_stride, scale_token_stride,
     NUM_HEADS: tl.constexpr, RANK: tl.constexpr, NOPE_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, OUT_DIM: tl.constexpr,
-    ROTATE: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, LARGEST: tl.constexpr,
+    ROTATE: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SCALES: tl.constexpr, LARGEST: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a token and `BLOCK_H` heads, whose rotary parts go to q_out ``[T, H, OUT_DIM + E]``, at their ends.
@@ -58,8 +60,17 @@ def latent_prologue_kernel(
                 ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
             )  # fmt: skip
             if LARGEST > 0.0:
-                latent = saturated(latent, LARGEST)
-                key = saturated(key, LARGEST)
+                latent, key = latent.to(tl.float32), key.to(tl.float32)
+                scale = 1.0
+                if SCALES == SCALED_BY_HEAD:
+                    scale = tl.load(scale_ptr)
+                elif SCALES == SCALED_BY_TOKEN:
+                    # Absent elements are zeros.
+                    scale = token_scale(tl.maximum(tl.max(tl.abs(latent)), tl.max(tl.abs(key))), LARGEST)
+                    at = (slot // BLOCK_SIZE) * scale_block_stride + (slot % BLOCK_SIZE) * scale_token_stride
+                    tl.store(scale_ptr + at, scale)
+                latent = saturated(tl.div_rn(latent, scale + tl.zeros_like(latent)), LARGEST)
+                key = saturated(tl.div_rn(key, scale + tl.zeros_like(key)), LARGEST)
             tl.store(row + columns, latent.to(cache_ptr.dtype.element_ty), mask=columns < RANK)
             key_at = row + RANK + one[:, None] + behind[None, :]
             tl.store(

@@ -15,6 +15,7 @@ import torch
 
 from atom_kernels.attention.mla import triton_backend as dense
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.mixers.cache_format import ALL_SCALES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,13 +97,23 @@ class TritonSparseMla(MixerRunner):
             return self._dense.forward((q_THD, kv_TL), caches, metadata.dense, weights=weights, prologue=prologue)
         self._chosen_slots(chosen_TK, rows, step.block_table, self.problem.block_size, decodes.step.block_table)
 
+        scale = dense.scale_of(caches, weights)
+        if scale is not None and scale.dim() > 1:
+            scale = scale.view(-1, 1, 1)
+
         def attend(query_THL: torch.Tensor, found_THC: torch.Tensor) -> None:
             latents = caches[0].view(-1, 1, 1, self.problem.latent_dim)
-            self._single.attend(query_THL, latents, latents, found_THC, decodes)
+            scales = None if scale is None else (scale, scale)
+            self._single.attend(query_THL, latents, latents, found_THC, decodes, scales=scales)
 
         return self._dense.forward_absorbed(
             (q_THD, kv_TL), caches, metadata.dense, weights=weights, prologue=prologue, attend=attend
         )
 
 
-BACKEND = MixerBackend(name="triton", supports=supports, create=lambda problem, layout: TritonSparseMla(problem))
+BACKEND = MixerBackend(
+    name="triton",
+    supports=supports,
+    create=lambda problem, layout: TritonSparseMla(problem),
+    cache_scales=ALL_SCALES,
+)

@@ -5,13 +5,16 @@ Shapes: T tokens, H query heads, K key/value heads, D head_dim.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from atom_kernels.attention.hopper.configs import hopper_config
 from atom_kernels.attention.triton.configs import decode_config, prefill_config
+from atom_kernels.attention.weights import NO_WEIGHTS, AttentionWeights
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
+from atom_kernels.mixers.cache_format import ALL_SCALES
 from atom_kernels.platform import AITER_ARCHES
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
@@ -19,7 +22,7 @@ from atom_kernels.triton.launch import launch
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
-    from atom_kernels.attention.triton.launch import TritonMetadata
+    from atom_kernels.attention.triton.launch import Scales, TritonMetadata
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
@@ -67,7 +70,7 @@ class TritonAttention(MixerRunner):
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         # Triton is imported where a plan uses it, and only there.
-        from atom_kernels.attention.triton.launch import PagedKernels
+        from atom_kernels.attention.triton.launch import PagedKernels, scale_strides
         from atom_kernels.attention.triton.prologue import prologue_kernel
         from atom_kernels.triton.support import dependent_launch
 
@@ -75,6 +78,7 @@ class TritonAttention(MixerRunner):
         self.layout = layout
         self._dtype = getattr(torch, problem.dtype)
         self._prologue_kernel, self._dependent_launch = prologue_kernel, dependent_launch
+        self._scale_strides = scale_strides
         self.kernels = PagedKernels(
             num_heads=problem.num_heads,
             group=problem.group_size,
@@ -90,6 +94,9 @@ class TritonAttention(MixerRunner):
             hopper=hopper_config(problem),
         )
 
+    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> AttentionWeights:
+        return AttentionWeights.of(weights)
+
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
         return self.kernels.build_metadata(geometry)
 
@@ -99,10 +106,10 @@ class TritonAttention(MixerRunner):
         caches: Caches,
         metadata: TritonMetadata,
         *,
-        weights: torch.Tensor | None,
+        weights: AttentionWeights | None,
         prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
-        (q_THD, k_TKD, v_TKD), sinks = inputs, weights
+        (q_THD, k_TKD, v_TKD), weights = inputs, weights or NO_WEIGHTS
         if q_THD.dtype is not self._dtype:
             raise TypeError(f"attention was planned for {self._dtype}, got {q_THD.dtype}")
         rows = (self.problem.head_dim, 1)
@@ -111,22 +118,26 @@ class TritonAttention(MixerRunner):
         if q_THD.shape[0] > metadata.step.num_tokens:
             out_THD[metadata.step.num_tokens :].zero_()
         if metadata.step.num_tokens:
-            q_THD = self._write_cache(q_THD, k_TKD, v_TKD, caches, metadata, prologue)
-            k_cache, v_cache = caches
-            self.kernels.attend(q_THD, k_cache, v_cache, out_THD, metadata, sinks)
+            k_cache, v_cache, *token_scales = caches
+            scales: Scales | None = weights.head_scales
+            if token_scales:
+                scales = token_scales[0], token_scales[1]
+            q_THD = self._write_cache((q_THD, k_TKD, v_TKD), (k_cache, v_cache), scales, metadata, prologue=prologue)
+            self.kernels.attend(q_THD, k_cache, v_cache, out_THD, metadata, weights.sinks, scales)
         return out_THD
 
     def _write_cache(
         self,
-        q_THD: torch.Tensor,
-        k_TKD: torch.Tensor,
-        v_TKD: torch.Tensor,
-        caches: Caches,
+        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        caches: tuple[torch.Tensor, torch.Tensor],
+        scales: Scales | None,
         metadata: TritonMetadata,
+        *,
         prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
         """Keys and values to their slots; the queries that attention uses."""
-        problem = self.problem
+        problem, (q_THD, k_TKD, v_TKD) = self.problem, inputs
+        strides = self._scale_strides(scales, caches[0])
         positions = cos_sin = q_norm = k_norm = None
         if prologue is not None:
             positions, cos_sin = prologue.positions, prologue.cos_sin_cache
@@ -138,9 +149,11 @@ class TritonAttention(MixerRunner):
         parts = -(-problem.num_kv_heads // block_h) + (-(-problem.num_heads // block_h) if write_q else 0)
         launch(
             self._prologue_kernel, (metadata.step.num_tokens, parts),
-            q_THD, k_TKD, v_TKD, q_out, *caches, metadata.step.slot_mapping, positions, cos_sin, q_norm, k_norm,
+            q_THD, k_TKD, v_TKD, q_out, *caches, *(scales or (None, None)), metadata.step.slot_mapping,
+            positions, cos_sin, q_norm, k_norm,
             1e-6 if prologue is None else prologue.norm_eps,
             q_THD.stride(0), k_TKD.stride(0), v_TKD.stride(0), *caches[0].stride()[:3],
+            strides.block, strides.token, strides.head,
             NUM_HEADS=problem.num_heads,
             NUM_KV_HEADS=problem.num_kv_heads,
             HEAD_DIM=problem.head_dim,
@@ -148,6 +161,7 @@ class TritonAttention(MixerRunner):
             BLOCK_SIZE=self.layout.block_size,
             INTERLEAVED=prologue is not None and prologue.interleaved,
             WRITE_Q=write_q,
+            SCALES=strides.scales,
             LARGEST=largest_number(problem),
             BLOCK_H=block_h,
             BLOCK_D=block_d,
@@ -157,4 +171,23 @@ class TritonAttention(MixerRunner):
         return q_out
 
 
-BACKEND = MixerBackend(name="triton", supports=supports, create=TritonAttention, why_not_strided=reads_any_strides)
+def _passed_over(problem: AttentionProblem, platform: Platform, layout: CacheLayout) -> tuple[tuple[str, str], ...]:
+    """Prompts have a kernel of their own on Hopper."""
+    if platform.arch != "sm_90" or not problem.cache.is_float8:
+        return ()
+    return (
+        (
+            "triton, prompts on Hopper",
+            f"multiplies pages as they are copied, and {problem.cache.name} is decoded first",
+        ),
+    )
+
+
+BACKEND = MixerBackend(
+    name="triton",
+    supports=supports,
+    create=TritonAttention,
+    why_not_strided=reads_any_strides,
+    passed_over=_passed_over,
+    cache_scales=ALL_SCALES,
+)

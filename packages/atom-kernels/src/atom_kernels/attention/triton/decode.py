@@ -12,7 +12,9 @@ import triton.language as tl
 from atom_kernels.attention.triton.schedule import RANGE_FIELDS, REQUEST_FIELDS
 from atom_kernels.attention.triton.tile import (
     NOTHING,
+    UNSCALED,
     attend_tile,
+    head_factors,
     load_block_ids,
     load_queries,
     no_sums,
@@ -29,12 +31,14 @@ from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
 )
 def decode_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
+    q_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr,
+    query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
     ranges_ptr, requests_ptr, arrivals_ptr, sums_ptr, stats_ptr,
     scale, cap, q_stride, table_stride, table_width,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr,
+    SCALE_HEAD_STRIDE: tl.constexpr, LARGEST: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     PARTS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, PREFETCH: tl.constexpr,
@@ -49,6 +53,12 @@ def decode_kernel(
     piece_range = tl.program_id(1)
     k_cache_ptr += kv_head * HEAD_STRIDE
     v_cache_ptr += kv_head * HEAD_STRIDE
+    if SCALES != UNSCALED:
+        key_scale_ptr += kv_head * SCALE_HEAD_STRIDE
+        value_scale_ptr += kv_head * SCALE_HEAD_STRIDE
+    # Scales of heads are weights: nothing has to be waited for.
+    for_scores, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, LARGEST)
+    scale *= for_scores
     m = tl.arange(0, BLOCK_M)
     heads = kv_head * GROUP + m % GROUP
     # The ranges were written before the step's first layer (see `schedule`): these loads need not wait for inputs.
@@ -84,13 +94,14 @@ def decode_kernel(
         for at in range(first_key, first_key + tiles * BLOCK_N, BLOCK_N):
             next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
-                q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, length, positions, best, total, sums,
-                scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
+                q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, length,
+                positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE,
+                TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
                 PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
         if first_range == last_range:
-            factors = row_factors(best, total, sinks_ptr, heads, present)
+            factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
             rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
             store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)
         else:
@@ -109,7 +120,8 @@ def decode_kernel(
                     tl.store(arrivals, 0)
                     _merge(
                         sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, tl.num_programs(0), 0,
-                        first_range, last_range, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, BLOCK_P, BLOCK_C,
+                        first_range, last_range, for_values,
+                        NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, BLOCK_P, BLOCK_C,
                     )  # fmt: skip
         tiles_left -= tiles
         if tiles_left > 0:
@@ -160,25 +172,31 @@ def _prefetch_rows(rows, present, WIDTH: tl.constexpr):
 
 @triton.jit(do_not_specialize_on_alignment=["query_start_loc_ptr"])
 def merge_kernel(
-    sums_ptr, stats_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, requests_ptr,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    sums_ptr, stats_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, requests_ptr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, SCALES: tl.constexpr,
+    SCALE_HEAD_STRIDE: tl.constexpr, LARGEST: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a kept row, key head and request: where pieces are so wide that one program for all rows is slow."""
     request = tl.program_id(2)
     start, queries, first_range, last_range = _load_request(query_start_loc_ptr, requests_ptr, request)
     wait_for_inputs(DEPENDENT)
+    if SCALES != UNSCALED:
+        key_scale_ptr += tl.program_id(1) * SCALE_HEAD_STRIDE
+        value_scale_ptr += tl.program_id(1) * SCALE_HEAD_STRIDE
+    _, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, LARGEST)
     if first_range < last_range:
         _merge(
             sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, tl.program_id(1), tl.num_programs(1),
-            tl.program_id(0), first_range, last_range, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, 1, BLOCK_C,
+            tl.program_id(0), first_range, last_range, for_values,
+            NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, 1, BLOCK_C,
         )  # fmt: skip
 
 
 @triton.jit
 def _merge(
     sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, num_kv_heads, first_row, first_range, last_range,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    for_values, NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_P: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A request's pieces in order, weighted by their share of the softmax's sum: ROWS of the P rows of each."""
@@ -209,6 +227,6 @@ def _merge(
         sums = sums * shrink[:, None] + tl.sum(piece_sums * weights[:, :, None], axis=0)
         best = higher
     heads = kv_head * GROUP + p % GROUP
-    factors = row_factors(best, total, sinks_ptr, heads, present)
+    factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
     rows = out_ptr + (start + p // GROUP).to(tl.int64) * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
     store_rows(rows, (sums,), factors, present, HEAD_DIM, BLOCK_D, 1)

@@ -15,6 +15,7 @@ from atom_kernels.attention.triton.configs import DecodeConfig, PrefillConfig
 from atom_kernels.attention.triton.decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton.prefill import prefill_kernel
 from atom_kernels.attention.triton.shares import DecodeShares, share_decodes
+from atom_kernels.attention.triton.tile import SCALED_BY_HEAD, SCALED_BY_TOKEN, UNSCALED
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton.launch import launch
@@ -32,6 +33,33 @@ _MERGED_AFTER_DECODING = 16384
 _MERGED_APART = 8192
 # Elements of a piece up to which the program that stores the last piece merges all.
 _MAX_PIECE_ELEMENTS = 4096
+_RULES_OF_MERGING = ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D", "SCALES", "SCALE_HEAD_STRIDE", "LARGEST")
+# As `atom_kernels.attention.triton.tile` has them.
+_UNSCALED, _BY_HEAD, _BY_TOKEN = UNSCALED.value, SCALED_BY_HEAD.value, SCALED_BY_TOKEN.value
+
+Scales = tuple[torch.Tensor, torch.Tensor]
+"""Those of keys and of values: ``[K]`` of heads, or of tokens ``[num_blocks, block_size, K]``, where K of 1 may be
+left out; float32."""
+
+
+@dataclass(frozen=True)
+class ScaleStrides:
+    """Where the scales of an fp8 cache are: elements from a block, a token and a head to the next."""
+
+    scales: int = _UNSCALED
+    block: int = 0
+    token: int = 0
+    head: int = 0
+
+
+def scale_strides(scales: Scales | None, cache: torch.Tensor) -> ScaleStrides:
+    """`cache`: ``[num_blocks, ...]``, the numbers that they scale."""
+    if scales is None:
+        return ScaleStrides()
+    if scales[0].dim() == 1:
+        return ScaleStrides(_BY_HEAD, head=scales[0].stride(0))
+    block, token, head = (*scales[0].stride(), 0)[:3]
+    return ScaleStrides(_BY_TOKEN, block if cache.shape[0] > 1 else 0, token, head)
 
 
 @dataclass(frozen=True)
@@ -95,6 +123,7 @@ class PagedKernels:
         out_THD: torch.Tensor,
         metadata: TritonMetadata,
         sinks: torch.Tensor | None = None,
+        scales: Scales | None = None,
     ) -> None:
         """Fill `out_THD` for every token of the step.
 
@@ -103,17 +132,20 @@ class PagedKernels:
             k_cache: ``[num_blocks, block_size, K, D + E]``; for latents K is 1 and serves every group.
             v_cache: ``[num_blocks, block_size, K, D]``, of the same strides.
             out_THD: contiguous.
+            scales: what cached numbers are multiplied by, None for 1.
         """
         rules = self._rules | {
             # The stride of a cache of one block means nothing, and may change from step to step.
             "BLOCK_STRIDE": k_cache.stride(0) if k_cache.shape[0] > 1 else 0,
             "TOKEN_STRIDE": k_cache.stride(1),
             "HEAD_STRIDE": 0 if self.latent else k_cache.stride(2),
+            **self._scale_rules(scales, k_cache),
         }
+        tensors = (q, k_cache, v_cache, *(scales or (None, None)), sinks, out_THD)
         if metadata.shares is not None:
-            self._decode((q, k_cache, v_cache, sinks, out_THD), rules, metadata, metadata.shares)
+            self._decode(tensors, rules, metadata, metadata.shares)
         if metadata.step.num_reqs > metadata.step.num_decodes:
-            self._prefill((q, k_cache, v_cache, sinks, out_THD), rules, metadata)
+            self._prefill(tensors, rules, metadata)
 
     @property
     def num_groups(self) -> int:
@@ -146,6 +178,18 @@ class PagedKernels:
             "BLOCK_E": max(16, power_of_two(max(self.rope_dim, 1))),
         }
 
+    def _scale_rules(self, scales: Scales | None, cache: torch.Tensor) -> dict[str, Any]:
+        strides, largest = scale_strides(scales, cache), 0.0
+        if strides.scales == _BY_TOKEN:
+            largest = torch.finfo(cache.dtype).max
+        return {
+            "SCALES": strides.scales,
+            "SCALE_BLOCK_STRIDE": strides.block,
+            "SCALE_TOKEN_STRIDE": strides.token,
+            "SCALE_HEAD_STRIDE": 0 if self.latent else strides.head,
+            "LARGEST": largest,
+        }
+
     def _decode(
         self,
         tensors: tuple[Any, ...],
@@ -175,14 +219,15 @@ class PagedKernels:
             **dependent_launch(),
         )  # fmt: skip
         if not merge:
-            *_, sinks, out_THD = tensors
+            *_, key_scale, value_scale, sinks, out_THD = tensors
             # As many pieces as requests of equal length have: programs of few registers fit beside those that decode.
             pieces = power_of_two(max(shares.num_ranges // step.num_decodes, 2))
             merging["BLOCK_C"] = min(merging["BLOCK_C"], pieces)
             launch(
                 merge_kernel, (shares.rows, self.num_groups, step.num_decodes),
-                shares.sums, shares.stats, sinks, out_THD, step.query_start_loc, shares.requests,
-                **{name: rules[name] for name in ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D")},
+                shares.sums, shares.stats, key_scale, value_scale, sinks, out_THD,
+                step.query_start_loc, shares.requests,
+                **{name: rules[name] for name in _RULES_OF_MERGING},
                 **merging,
                 num_warps=4,
                 **dependent_launch(),
@@ -199,7 +244,7 @@ class PagedKernels:
             if rows is not None:
                 head_bytes = 2 * step.max_seq_len * self.head_dim * self.dtype.itemsize
                 launch_prefill(
-                    tensors, rows, prompts, metadata.counter, self.hopper,
+                    (*tensors[:3], *tensors[5:]), rows, prompts, metadata.counter, self.hopper,
                     num_tokens=step.num_tokens,
                     band=heads_at_a_time(self.num_groups, head_bytes),
                     scale=self._factors[0],

@@ -10,7 +10,9 @@ import triton.language as tl
 
 from atom_kernels.attention.triton.tile import (
     NOTHING,
+    UNSCALED,
     attend_tile,
+    head_factors,
     load_block_ids,
     load_queries,
     no_sums,
@@ -26,11 +28,13 @@ from atom_kernels.attention.triton.tile import (
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
 )
 def prefill_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
+    q_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr,
+    query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
     scale, cap, q_stride, table_stride, table_width, num_requests,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr,
+    SCALE_HEAD_STRIDE: tl.constexpr, LARGEST: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr, PARTS: tl.constexpr,
@@ -59,6 +63,11 @@ def prefill_kernel(
         table = block_table_ptr + request.to(tl.int64) * table_stride
         k_cache_ptr += kv_head * HEAD_STRIDE
         v_cache_ptr += kv_head * HEAD_STRIDE
+        if SCALES != UNSCALED:
+            key_scale_ptr += kv_head * SCALE_HEAD_STRIDE
+            value_scale_ptr += kv_head * SCALE_HEAD_STRIDE
+        for_scores, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, LARGEST)
+        scale *= for_scores
         m = tl.arange(0, BLOCK_M)
         queries = first_query + m // GROUP
         heads = kv_head * GROUP + m % GROUP
@@ -82,19 +91,21 @@ def prefill_kernel(
             for at in range(aligned, clear, BLOCK_N):
                 next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
                 best, total, sums = attend_tile(
-                    q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
-                    scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
+                    q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end,
+                    positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE,
+                    TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
                     PRECISION, UPCAST, False, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
                 )  # fmt: skip
                 block_ids = next_ids
         for at in range(clear, end, BLOCK_N):
             next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
-                q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
-                scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, WINDOW, SOFT_CAP,
+                q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end,
+                positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE,
+                TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
                 PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
-        factors = row_factors(best, total, sinks_ptr, heads, present)
+        factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
         rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
         store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)

@@ -8,21 +8,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.attention.triton.tile import SCALED_BY_HEAD, SCALED_BY_TOKEN
+from atom_kernels.mixers.cache_format import SMALLEST_SCALE
 from atom_kernels.triton.support import wait_for_inputs
+
+# What a token of zeros has for a scale.
+_SMALLEST_SCALE = tl.constexpr(SMALLEST_SCALE)
 
 
 @triton.jit
 def prologue_kernel(
-    q_ptr, k_ptr, v_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, slot_mapping_ptr,
+    q_ptr, k_ptr, v_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, slot_mapping_ptr,
     positions_ptr, cos_sin_ptr, q_norm_ptr, k_norm_ptr, norm_eps,
     q_stride, k_stride, v_stride, block_stride, token_stride, head_stride,
+    scale_block_stride, scale_token_stride, scale_head_stride,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE_Q: tl.constexpr, LARGEST: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE_Q: tl.constexpr, SCALES: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a token and `BLOCK_H` heads; first those of queries (with WRITE_Q), then of keys with their values.
 
     ROTARY_DIM 0 rotates nothing; norm pointers that are None norm nothing. Queries go to q_out ``[T, H, D]``.
+    SCALES: see `atom_kernels.attention.triton.tile`; each token's are computed and stored here.
     """
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -53,10 +60,34 @@ def prologue_kernel(
             at = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
             at += heads[:, None] * head_stride + columns[None, :]
             if LARGEST > 0.0:
-                k = saturated(k, LARGEST)
-                v = saturated(v, LARGEST)
+                scale_at = (slot // BLOCK_SIZE) * scale_block_stride + (slot % BLOCK_SIZE) * scale_token_stride
+                scale_at += heads * scale_head_stride
+                k = scaled(k, key_scale_ptr, scale_at, heads < NUM_KV_HEADS, SCALES, LARGEST)
+                v = scaled(v, value_scale_ptr, scale_at, heads < NUM_KV_HEADS, SCALES, LARGEST)
             tl.store(k_cache_ptr + at, k.to(k_cache_ptr.dtype.element_ty), mask=inside)
             tl.store(v_cache_ptr + at, v.to(v_cache_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def scaled(x, scale_ptr, at, present, SCALES: tl.constexpr, LARGEST: tl.constexpr):
+    """Rows ``[H, D]`` as a float8 whose largest number is LARGEST keeps them; their scales are, or go, where `at` says.
+
+    Quotients are exact, as the contract's: a number between two codes must not become another.
+    """
+    x = x.to(tl.float32)
+    if SCALES == SCALED_BY_HEAD:
+        x = tl.div_rn(x, tl.load(scale_ptr + at, mask=present, other=1.0)[:, None] + tl.zeros_like(x))
+    elif SCALES == SCALED_BY_TOKEN:
+        scale = token_scale(tl.max(tl.abs(x), axis=1), LARGEST)
+        tl.store(scale_ptr + at, scale, mask=present)
+        x = tl.div_rn(x, scale[:, None] + tl.zeros_like(x))
+    return saturated(x, LARGEST)
+
+
+@triton.jit
+def token_scale(largest, LARGEST: tl.constexpr):
+    """The scale that makes the `largest` number of a row the format's."""
+    return tl.maximum(tl.div_rn(largest, LARGEST + tl.zeros_like(largest)), _SMALLEST_SCALE)
 
 
 @triton.jit

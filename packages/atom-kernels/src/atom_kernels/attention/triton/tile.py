@@ -14,6 +14,10 @@ import triton.language as tl
 # The highest score of rows that have seen no key yet: below any other, and finite, so that differences are.
 NOTHING = tl.constexpr(-1.0e30)
 LOG2_E = tl.constexpr(1.4426950408889634)
+# Where the scales of cached numbers are: there are none, each head has one, or each token and head.
+UNSCALED = tl.constexpr(0)
+SCALED_BY_HEAD = tl.constexpr(1)
+SCALED_BY_TOKEN = tl.constexpr(2)
 
 
 @triton.jit
@@ -23,6 +27,18 @@ def visible_keys(queries, length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
     if WINDOW > 0:
         first = tl.maximum(length - queries - WINDOW + 1, 0)
     return first, first // BLOCK_N * BLOCK_N
+
+
+@triton.jit
+def head_factors(key_scale_ptr, value_scale_ptr, SCALES: tl.constexpr, LARGEST: tl.constexpr):
+    """What all scores of a key head are multiplied by, and all sums of its values; LARGEST: see `attend_tile`."""
+    for_scores, for_values = 1.0, 1.0
+    if SCALES == SCALED_BY_HEAD:
+        for_scores = tl.load(key_scale_ptr)
+        for_values = tl.load(value_scale_ptr)
+    elif SCALES == SCALED_BY_TOKEN:
+        for_values = 1.0 / LARGEST
+    return for_scores, for_values
 
 
 @triton.jit
@@ -81,6 +97,9 @@ def _load_rows(
         x = tl.load(at)
     else:
         x = tl.load(at, mask=(columns < WIDTH)[None, :], other=0.0)
+    if cache_ptr.dtype.element_ty.primitive_bitwidth == 8 and tl.bfloat16 == DTYPE:
+        # NVIDIA has no instruction for this, and Triton's way from half precision takes the time of a few.
+        x = x.to(tl.float32)
     x = x.to(DTYPE)
     if UPCAST:
         x = x.to(tl.float32)
@@ -104,11 +123,12 @@ def _load_parts(
 
 @triton.jit
 def attend_tile(
-    q, q_behind, k_cache_ptr, v_cache_ptr, block_ids, at, begin, end, positions, best, total, sums,
-    scale, cap,
+    q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end, positions,
+    best, total, sums, scale, cap,
     HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr,
+    SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr, LARGEST: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``at:at + N`` folded into each row's maximum `best`, sum of exponentials `total` and of values `sums`.
@@ -118,13 +138,18 @@ def attend_tile(
     address waits for another load takes twice the pipeline stages.
 
     ROPE_DIM elements of keys that are no elements of values lie behind the others; LATENT: those others are the values.
+
+    SCALES: where each token has scales, scores are multiplied by those of keys, and weights by those of values times
+    LARGEST, the largest number of the cache's format: such a factor is no smaller than a value, and in half precision
+    no weight is lost. `head_factors` has what is left to do.
     """
     n = at + tl.arange(0, BLOCK_N)
     present = n < end
     if WINDOW > 0:
         present &= n >= begin
     blocks = block_ids.to(tl.int64) * BLOCK_STRIDE
-    within = (tl.arange(0, BLOCK_N) if BLOCK_N % BLOCK_SIZE == 0 else n) % BLOCK_SIZE * TOKEN_STRIDE
+    slots = (tl.arange(0, BLOCK_N) if BLOCK_N % BLOCK_SIZE == 0 else n) % BLOCK_SIZE
+    within = slots * TOKEN_STRIDE
     k = _load_parts(k_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, PARTS, MASKED, UPCAST, DTYPE)
     v = k
     if not LATENT:
@@ -138,6 +163,13 @@ def attend_tile(
     for part in tl.static_range(1, PARTS):
         # Triton would make a plain sum one long product again.
         scores = tl.fma(tl.dot(q[part], tl.trans(k[part]), input_precision=PRECISION), 1.0, scores)
+    if SCALES == SCALED_BY_TOKEN:
+        scale_at = block_ids.to(tl.int64) * SCALE_BLOCK_STRIDE + slots * SCALE_TOKEN_STRIDE
+        key_factors = tl.load(key_scale_ptr + scale_at, mask=present, other=0.0)
+        value_factors = key_factors
+        if not LATENT:
+            value_factors = tl.load(value_scale_ptr + scale_at, mask=present, other=0.0)
+        scores *= key_factors[None, :]
     if SOFT_CAP:
         # tanh by exp2, which has an instruction of its own.
         scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scale * scores)) - 1.0)
@@ -154,6 +186,8 @@ def attend_tile(
         weights = tl.where(seen, weights, 0.0)
     shrink = tl.exp2(best - higher)
     total = total * shrink + tl.sum(weights, axis=1)
+    if SCALES == SCALED_BY_TOKEN:
+        weights *= (value_factors * LARGEST)[None, :]
     weights = weights.to(DTYPE)
     if UPCAST:
         weights = weights.to(tl.float32)
@@ -164,15 +198,18 @@ def attend_tile(
 
 
 @triton.jit
-def row_factors(best, total, sinks_ptr, heads, inside):
-    """The last factors of the sums ``[M]``; those of rows that saw no key are zeros, and remain so."""
+def row_factors(best, total, sinks_ptr, heads, inside, for_values):
+    """The last factors of the sums ``[M]``; those of rows that saw no key are zeros, and remain so.
+
+    for_values: see `head_factors`.
+    """
     shrink = 1.0
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + heads, mask=inside, other=0.0).to(tl.float32) * LOG2_E
         higher = tl.maximum(best, sink)
         shrink = tl.exp2(best - higher)
         total = total * shrink + tl.exp2(sink - higher)
-    return shrink / tl.where(total > 0.0, total, 1.0)
+    return shrink * for_values / tl.where(total > 0.0, total, 1.0)
 
 
 @triton.jit

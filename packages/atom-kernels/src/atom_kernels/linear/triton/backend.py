@@ -62,11 +62,12 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
 def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
+    linear: Callable[..., torch.Tensor]
     if problem.weight_format is None:
-        linear: Callable[[torch.Tensor], torch.Tensor] = select(OP, problem.product).prepare(weights)
+        linear, normed = select(OP, problem.product).prepare(weights), None
     else:
-        linear = packed_linear(problem.product, weights)
-    return composed(problem, linear, rms_norm_by_triton, activation_backend="triton")
+        linear = normed = packed_linear(problem.product, weights)
+    return composed(problem, linear, rms_norm_by_triton, normed_linear=normed, activation_backend="triton")
 
 
 SKINNY_BACKEND = Backend(

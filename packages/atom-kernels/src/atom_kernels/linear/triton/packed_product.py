@@ -23,7 +23,8 @@ from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.triton.launch import launch
 
-Product = Callable[[torch.Tensor], torch.Tensor]
+Product = Callable[..., torch.Tensor]
+"""``(x, norm_weight=None, eps=0.0, norm_offset=0.0)``: x is normed first where there is a norm."""
 
 # cuBLAS wants both sizes of a weight to be multiples of 16, and rows of x in tiles to be a multiple of four.
 _MULTIPLE, _ROWS_MULTIPLE = 16, 4
@@ -36,7 +37,7 @@ _PLAIN_ROWS = 256
 
 def packed_linear(problem: LinearProblem, packed: Any) -> Product:
     """The linear of a problem with weights in `PACKED_LAYOUT`."""
-    if _is_for_cublas(problem):
+    if _is_for_cublas(problem, detect_platform()):
         if problem.weight_format == Float8():
             return _bind_fp8(problem, packed)
         if problem.weight_format == _TILES and _has_products_of_tiles(problem, packed):
@@ -53,16 +54,21 @@ def why_not_read(problem: LinearProblem, platform: Platform) -> str | None:
     return None
 
 
-def _is_for_cublas(problem: LinearProblem) -> bool:
+def norms_while_rounding(problem: LinearProblem, platform: Platform) -> bool:
+    """Whether rows are rounded for the product, however many they are: the same kernel norms them."""
+    return _is_for_cublas(problem, platform) and problem.weight_format in (Float8(), _TILES)
+
+
+def _is_for_cublas(problem: LinearProblem, platform: Platform) -> bool:
     is_multiple = problem.in_features % _MULTIPLE == 0 and problem.weight_rows % _MULTIPLE == 0
-    return is_multiple and may_round(problem, detect_platform())
+    return is_multiple and may_round(problem, platform)
 
 
-def _bind_fp8(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _bind_fp8(problem: LinearProblem, packed: Any) -> Product:
     codes, scale, bias, dtype = packed["codes"].t(), packed["scale"].t(), packed["bias"], problem.dtype
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        rows, row_scale = rounded_rows(x)
+    def run(x: torch.Tensor, *norm: Any) -> torch.Tensor:
+        rows, row_scale = rounded_rows(x, *norm)
         # Public in torch but for its name.
         product = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
         return product(rows, codes, row_scale, scale, bias=bias, out_dtype=dtype, use_fast_accum=True)
@@ -77,8 +83,8 @@ def _bind_fp8_tiles(problem: LinearProblem, packed: Any) -> Product:
     groups = packed["scale"].shape[1]
     scale = pad(packed["scale"], (0, -groups % 4))[:, :groups].t()
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        rows, row_scale = rounded_rows(x, group=_TILES.columns, multiple=_ROWS_MULTIPLE)
+    def run(x: torch.Tensor, *norm: Any) -> torch.Tensor:
+        rows, row_scale = rounded_rows(x, *norm, group=_TILES.columns, multiple=_ROWS_MULTIPLE)
         product = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
         out = product(rows, codes, row_scale, scale, out_dtype=dtype)[: x.shape[0]]
         return out if bias is None else out + bias
@@ -100,6 +106,8 @@ def _has_products_of_tiles(problem: LinearProblem, packed: Any) -> bool:
 
 def _bind_decoded(problem: LinearProblem, packed: Any) -> Product:
     """Decoded inside the product up to some rows, and made plain for more."""
+    from atom_kernels.norm.triton_backend import rms_norm_by_triton
+
     alone = FusedLinearProblem(
         problem.in_features, problem.weight_rows, problem.dtype, problem.bias, problem.out_dtype,
         problem.weight_format, problem.input_format,
@@ -109,12 +117,12 @@ def _bind_decoded(problem: LinearProblem, packed: Any) -> Product:
     plain = _bind_made_plain(problem, packed)
     most = max(inside, default=0)
 
-    def run(x: torch.Tensor) -> torch.Tensor:
+    def run(x: torch.Tensor, *norm: Any) -> torch.Tensor:
         num_rows = x.shape[0]
         if num_rows > most:
-            return plain(x)
+            return plain(rms_norm_by_triton(x, *norm) if norm else x)
         product = inside[next(limit for limit in inside if num_rows <= limit)]
-        return product(x)
+        return product(x, *norm)
 
     return run
 

@@ -34,14 +34,21 @@ class CacheScaleWeights:
         stored: the tensor of each weight of the layer's problem that is such a scale.
         num_heads: heads of keys and values on this rank.
         ranks: those that share the heads.
+        factor: what scales are multiplied by: checkpoints mean a format with larger numbers than some GPUs have.
     """
 
     def __init__(
-        self, stored: Mapping[str, StoredScale], num_heads: int, ranks: Collectives, device: torch.device | str
+        self,
+        stored: Mapping[str, StoredScale],
+        num_heads: int,
+        ranks: Collectives,
+        device: torch.device | str,
+        *,
+        factor: float = 1.0,
     ) -> None:
         self._names = {slot: scale.name for slot, scale in stored.items()}
         self._shapes = {scale.name: scale.header.shape for scale in stored.values()}
-        self._num_heads, self._ranks, self._device = num_heads, ranks, device
+        self._num_heads, self._ranks, self._device, self._factor = num_heads, ranks, device, factor
         self._loaded: dict[str, torch.Tensor] = {}
 
     def expected_weights(self) -> dict[str, ExpectedWeight]:
@@ -67,7 +74,7 @@ class CacheScaleWeights:
                 f"the weight {name} has {len(scale)} scales; the KV cache takes one, or {heads} for each of "
                 f"{ranks.size} ranks"
             )
-        self._loaded[name] = scale.to(self._device).contiguous()
+        self._loaded[name] = (scale * self._factor).to(self._device).contiguous()
 
     def take(self) -> dict[str, torch.Tensor]:
         """The scales by the problem's names for them."""
@@ -101,4 +108,6 @@ def with_cache_scales(
     slots = {slot: spec.shape[0] for slot, spec in scaled.weights.items() if slot in CACHE_SCALES}
     stored = {slot: found.value if slot == "value_scale" else found.key for slot in slots}
     ranks = SINGLE_RANK if "latent_scale" in slots else context.collectives
-    return scaled, CacheScaleWeights(stored, min(slots.values()), ranks, context.device)
+    # Numbers up to 448 in the checkpoint's terms are up to 224 of the 240 that AMD's older format has.
+    factor = 2.0 if cache.dtype == "float8_e4m3fnuz" else 1.0
+    return scaled, CacheScaleWeights(stored, min(slots.values()), ranks, context.device, factor=factor)

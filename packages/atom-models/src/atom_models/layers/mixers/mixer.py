@@ -14,7 +14,6 @@ import torch
 
 from atom_kernels.formats import Plain
 from atom_kernels.mixers import MixerPlan, MixerProblem, UnsupportedMixerError, select_mixer
-from atom_kernels.registry import all_ops
 from atom_models.forward_context import get_forward_context, mix_in_step
 from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.weighted_layer import WeightedLayer
@@ -173,22 +172,16 @@ def planned_host(problem: MixerProblem, layer_name: str, context: BuildContext) 
     """The default of `BuildContext.mixer_host`.
 
     Raises:
-        UnsupportedMixerError: the cache is to be float8, and this layer's size is not one that kernels here read.
+        UnsupportedMixerError: the cache is to be in another dtype than the model, and no kernel here reads one.
     """
     plan = select_mixer(problem, context.platform)
-    if not plan.has_kernel and problem.cache.is_float8 and _reads_usual_sizes(problem, context):
+    if not plan.has_kernel and problem.kv_cache_dtype != problem.dtype:
         reasons = "; ".join(f"{backend}: {reason}" for backend, reason in plan.reasons)
         raise UnsupportedMixerError(
             f"{layer_name}: no kernel here reads a cache of {problem.cache.name} ({reasons}): choose another "
             "kv_cache_dtype, such as auto"
         )
     return PlannedHost(plan, layer_name)
-
-
-def _reads_usual_sizes(problem: MixerProblem, context: BuildContext) -> bool:
-    """Whether kernels here read such a cache in real models. Where none do, engines tell of it, and are slow."""
-    operator: Any = all_ops()[problem.name]
-    return operator.has_kernel(problem, context.platform)
 
 
 @torch.library.custom_op(MIX_OPERATOR, mutates_args=())

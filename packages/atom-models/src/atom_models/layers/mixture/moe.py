@@ -73,7 +73,7 @@ class MoE(Layer):
         prefix: the layer's name in the checkpoint, such as ``"model.layers.3.mlp"``; experts are ``<prefix>.experts``.
     """
 
-    max_fused_rows = 0
+    max_normed_rows = 0
 
     def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class MayNorm(Protocol):
     """A layer that norms its input by itself up to so many rows."""
 
-    max_fused_rows: int
+    max_normed_rows: int
 
 
 class RMSNorm(WeightedLayer):
@@ -51,7 +52,7 @@ class RMSNorm(WeightedLayer):
         self._name = f"{prefix}.weight"
         self.expect(self._name, (hidden_size,))
         self._problem = RMSNormProblem(hidden_size, context.dtype, eps, weight_offset)
-        self._max_unnormed_rows = 0 if feeds is None else feeds.max_fused_rows
+        self._max_unnormed_rows = 0 if feeds is None else feeds.max_normed_rows
         self._effective_weight: torch.Tensor | None = None
         self._norm: Callable[..., Any] = not_loaded(prefix)
         self._add_norm: Callable[..., Any] = not_loaded(prefix)
@@ -72,7 +73,15 @@ class RMSNorm(WeightedLayer):
         weight, offset, platform = weights["weight"], self._problem.weight_offset, self._context.platform
         self._effective_weight = weight + offset if offset else weight
         norm = select(RMS_NORM, self._problem, platform).prepare(weights)
+        max_rows, how = self._max_unnormed_rows, (weight, self._problem.eps, offset)
+        if max_rows == sys.maxsize:
+            self._norm = lambda x: Unnormed(x, *how)
+            self._add_norm = lambda term, total: _unnormed_sum(total + term, how)
+            return
         # Where a residual is to be added, the norm is free.
         self._add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
-        max_rows, how = self._max_unnormed_rows, (weight, self._problem.eps, offset)
         self._norm = (lambda x: Unnormed(x, *how) if x.shape[0] <= max_rows else norm(x)) if max_rows else norm
+
+
+def _unnormed_sum(total: torch.Tensor, how: tuple[torch.Tensor, float, float]) -> tuple[Unnormed, torch.Tensor]:
+    return Unnormed(total, *how), total

@@ -5,7 +5,7 @@ from atom_models.quantization.layouts.bitsandbytes import Bitsandbytes4Layout
 from atom_models.quantization.layouts.float4 import Mxfp4BlocksLayout, Mxfp4Layout, Nvfp4Layout
 from atom_models.quantization.layouts.float8 import Float8Layout
 from atom_models.quantization.layouts.gguf import GGUF_PACKED, GGUFLayout
-from atom_models.quantization.layouts.integers import Int8Layout, PackedInt4Layout
+from atom_models.quantization.layouts.integers import Int8Layout, PackedInt4Layout, PackedInt8Layout
 from atom_models.quantization.layouts.plain import PlainLayout
 from atom_models.quantization.layouts.stored import ExpectedWeight, StoredLayout
 
@@ -22,6 +22,7 @@ __all__ = [
     "Mxfp4Layout",
     "Nvfp4Layout",
     "PackedInt4Layout",
+    "PackedInt8Layout",
     "PlainLayout",
     "StoredLayout",
 ]

@@ -11,8 +11,9 @@ from atom_kernels.formats import Integers, Offset, WeightFormat
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layouts.stored import ExpectedWeight, check_scales, expected_scale, rows_of_scale
 
-# Codes in an int32.
+# Codes of four bits, and of eight, in an int32.
 _CODES = 8
+_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Int8Layout:
 
     scale: str = "weight_scale"
     divisor: float = 1.0
-    ignored: tuple[str, ...] = ("input_scale", "weight_zero_point")
+    ignored: tuple[str, ...] = ("input_scale", "input_zero_point", "weight_zero_point")
     rounds_inputs: bool = False
 
     @property
@@ -49,6 +50,41 @@ class Int8Layout:
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
         scale = check_scales(self.name, tensors[self.scale])
         return {"weight": tensors["weight"], "scale": rows_of_scale(scale, num_rows) / self.divisor}
+
+
+@dataclass(frozen=True)
+class PackedInt8Layout:
+    """compressed-tensors' "pack-quantized" of eight bits: four codes in an int32, the lowest column lowest, plus 128.
+
+    Attributes:
+        group: inputs that share a scale; None is a whole row.
+    """
+
+    group: int | None = None
+    ignored: tuple[str, ...] = ("weight_shape",)
+
+    @property
+    def name(self) -> str:
+        return f"packed {self.weight_format.name}"
+
+    @property
+    def weight_format(self) -> WeightFormat:
+        return Integers(8, self.group)
+
+    def expected(self, num_rows: int, num_columns: int) -> Mapping[str, ExpectedWeight]:
+        grid = self.weight_format.parts["scale"].shape(num_rows, num_columns)
+        words = ExpectedWeight((num_rows, -(-num_columns // _BYTES)), torch.int32)
+        scale = expected_scale(num_rows) if self.group is None else ExpectedWeight(grid, torch.bfloat16, dummy=0.01)
+        return {"weight_packed": words, "weight_scale": scale}
+
+    def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
+        scale = check_scales(self.name, tensors["weight_scale"])
+        codes = tensors["weight_packed"].contiguous().view(torch.uint8)[:, :num_columns]
+        return {
+            # The highest bit turned over takes off 128.
+            "weight": (codes ^ 0x80).view(torch.int8),
+            "scale": rows_of_scale(scale, num_rows) if self.group is None else scale.float(),
+        }
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,12 +19,15 @@ from atom_models.quantization.layouts import (
     Mxfp4Layout,
     Nvfp4Layout,
     PackedInt4Layout,
+    PackedInt8Layout,
     StoredLayout,
 )
 from atom_models.quantization.published.cache_scales import declared_cache_scales
 from atom_models.quantization.published.names import BY_COMPONENT, BY_GLOB, BY_PART, BY_SIGN, BY_TARGET, Dialect, Rules
 
 Config = Mapping[str, Any]
+# Whose tensors AutoRound writes, by what it calls their packing.
+_AUTO_ROUND: Mapping[Any, str] = {"auto_round:auto_gptq": "gptq", "auto_round:auto_awq": "awq"}
 _INSTEAD = "Use the model's checkpoint in bfloat16 or a GGUF file of it"
 
 
@@ -163,6 +167,35 @@ def _gptq_layout(given: Config, where: str = "") -> StoredLayout:
     return GptqLayout(group, zeros_less_one, bool(given.get("sym", True)), bool(given.get("desc_act")))
 
 
+def _read_auto_round(given: Config) -> PublishedQuantization:
+    """AutoGPTQ's or AutoAWQ's tensors; `extra_config` changes fields for layers, or leaves them out with 16 bits."""
+    method, changes = "auto-round", given.get("extra_config") or {}
+    _require(method, given, "packing_format", tuple(_AUTO_ROUND))
+    _require(method, given, "data_type", ("int", None))
+    if not isinstance(changes, Mapping) or not all(isinstance(one, Mapping) for one in changes.values()):
+        raise _unsupported(method, "extra_config", changes, "layers with what they change")
+    groups: list[tuple[tuple[str, ...], StoredLayout | None]] = []
+    for name, fields in changes.items():
+        # A name is the layer's; one that is a pattern may begin anywhere.
+        rule = f"{re.escape(name)}$" if re.fullmatch(r"[\w.]+", name) else f".*(?:{name})"
+        groups.append(((rule,), _auto_round_layout({**given, **fields}, f"extra_config.{name}.")))
+    return PublishedQuantization(
+        method, (*groups, (("lm_head",), None), ((), _auto_round_layout(given))), dialect=BY_SIGN
+    )
+
+
+def _auto_round_layout(given: Config, where: str = "") -> StoredLayout | None:
+    bits = given.get("bits")
+    if bits == 16:
+        return None
+    if bits != 4:
+        raise _unsupported("auto-round", f"{where}bits", bits, "4, and 16 for layers that are left out")
+    group = _group("auto-round", f"{where}group_size", given.get("group_size"))
+    if _AUTO_ROUND[given.get("packing_format")] == "awq":
+        return AwqLayout(group)
+    return GptqLayout(group, symmetric=bool(given.get("sym", True)))
+
+
 def _read_mxfp4(given: Config) -> PublishedQuantization:
     skipped = tuple(given.get("modules_to_not_convert") or ())
     return PublishedQuantization("mxfp4", (((), Mxfp4BlocksLayout()),), (*skipped, "lm_head"))
@@ -197,8 +230,11 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
         case ("float", 8, "block") if _is_pair(weights.get("block_structure")):
             rows, columns = weights["block_structure"]
             return Float8Layout((rows, columns), rounds_inputs=rounds_inputs)
-        case ("int", 8, "tensor" | "channel") if form != "pack-quantized" and weights.get("symmetric", True):
-            return Int8Layout(rounds_inputs=rounds_inputs)
+        case ("int", 8, "tensor" | "channel" | "group") if form == "pack-quantized" and weights.get("symmetric", True):
+            return PackedInt8Layout(_group("compressed-tensors", f"{where}.weights.group_size", size))
+        case ("int", 8, "tensor" | "channel") if weights.get("symmetric", True):
+            # Inputs around another number than zero are left as they are.
+            return Int8Layout(rounds_inputs=rounds_inputs and group["input_activations"].get("symmetric", True))
         case ("int", 4, "group" | "channel"):
             if weights.get("actorder") not in (None, "weight", "static", False):
                 raise _unsupported("compressed-tensors", f"{where}.actorder", weights["actorder"], "weight, null")
@@ -210,7 +246,7 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
             return Nvfp4Layout()
     told = {key: weights.get(key) for key in ("type", "num_bits", "strategy", "group_size", "symmetric")}
     found = ", ".join(f"{key} {value}" for key, value in {"format": form, **told}.items())
-    allowed = "fp8, int4, mxfp4 and nvfp4, and int8 that is symmetric and not packed"
+    allowed = "fp8, int4, mxfp4 and nvfp4, and int8 that is symmetric"
     raise _unsupported("compressed-tensors", f"{where}.weights", found, allowed)
 
 
@@ -249,6 +285,8 @@ def _read_modelopt(given: Config) -> PublishedQuantization:
         "FP8": Float8Layout(),
     }
     algorithm = given.get("quant_algo")
+    if algorithm is None and declared_cache_scales(given):  # only the cache is quantized
+        return PublishedQuantization("modelopt", (), dialect=BY_GLOB)
     if algorithm not in layouts:
         raise _unsupported("modelopt", "quant_algo", algorithm, ", ".join(layouts))
     return PublishedQuantization("modelopt", (((), layouts[algorithm]),), skipped, BY_GLOB)
@@ -288,6 +326,7 @@ _READERS: Mapping[str, Callable[[Config], PublishedQuantization]] = {
     "quark": _read_quark,
     "awq": _read_awq,
     "gptq": _read_gptq,
+    "auto-round": _read_auto_round,
     "mxfp4": _read_mxfp4,
     "bitsandbytes": _read_bitsandbytes,
     "modelopt": _read_modelopt,
