@@ -17,6 +17,7 @@ from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
 from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.layers.linear_weights import plan_linear, prepare
+from atom_models.layers.loadable import expected_weights
 from atom_models.layers.norms.residual import Unnormed
 from atom_models.quantization import (
     EXPERTS,
@@ -32,6 +33,7 @@ from atom_models.quantization import (
 from atom_models.quantization.layouts import Float8Layout, Int8Layout, Mxfp4Layout, PlainLayout
 from atom_models.quantization.packing import held_problem
 from atom_models.requirements import find_accelerators
+from single_layers import is_packed
 from tiny_models import make_tiny_llama
 
 INT8 = HeldFormat(Integers(8), without_kernel=True)
@@ -73,7 +75,7 @@ def make_layer(held, dtype=torch.bfloat16, bias=True):
     layer = ReplicatedLinear(64, 96, context, prefix="a.proj", bias=bias)
     generator = torch.Generator().manual_seed(0)
     weights = {}
-    for name, expected in layer.expected_weights().items():
+    for name, expected in expected_weights(layer).items():
         weights[name] = torch.randn(expected.shape, generator=generator).to(expected.dtype)
         layer.load_shard(name, weights[name])
     layer.finish()
@@ -172,14 +174,14 @@ def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():
     context = BuildContext(dtype=torch.float32, quantization=quantization)
     odd = ReplicatedLinear(50, 96, context, prefix="a.proj")
     even = ReplicatedLinear(64, 96, context, prefix="a.proj")
-    assert (odd.is_quantized(context.platform), even.is_quantized(context.platform)) == (False, True)
+    assert (is_packed(odd, context.platform), is_packed(even, context.platform)) == (False, True)
 
 
 @pytest.mark.parametrize("skipped", [(), ("up_proj",), ("up_proj", "gate_proj")])
 def test_a_merged_linear_is_quantized_if_one_of_its_parts_is(skipped):
     context = BuildContext(dtype=torch.float32, quantization=OneFormat("test", INT8, skipped))
     merged = MergedColumnParallelLinear(64, {"gate_proj": 32, "up_proj": 32}, context, prefix="m.gate_up")
-    assert merged.is_quantized(context.platform) is (len(skipped) < 2)
+    assert is_packed(merged, context.platform) is (len(skipped) < 2)
     if len(skipped) == 1:  # two plans, whose outputs no kernel puts together
         assert not merged.end_with_silu_and_mul()
 
@@ -310,7 +312,7 @@ def test_the_logits_of_a_packed_head_are_sums_that_were_not_rounded(weights):
 
 def test_a_merged_layer_frees_its_sources_when_it_finishes():
     layer = MergedColumnParallelLinear(64, {"gate": 64, "up": 64}, BuildContext(dtype=torch.float32), prefix="m.x")
-    for name, expected in layer.expected_weights().items():
+    for name, expected in expected_weights(layer).items():
         layer.load_shard(name, torch.zeros(expected.shape))
     assert isinstance(layer, Linear)
     assert layer._parts[0].matrices._tensors

@@ -11,6 +11,7 @@ from atom_kernels.formats import Plain
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext
 from atom_models.layers import GatedActivation, MergedColumnParallelLinear, Residual, RMSNorm, RowParallelLinear
+from atom_models.layers.loadable import expected_weights
 from atom_models.quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import PlainLayout
 
@@ -40,7 +41,7 @@ class Block:
         self.down = RowParallelLinear(INTERMEDIATE, HIDDEN, context, prefix="mlp.down_proj", bias=bias)
         generator = torch.Generator().manual_seed(0)
         for layer in (self.gate_up, self.norm, self.last_norm, self.down):
-            for name, expected in layer.expected_weights().items():
+            for name, expected in expected_weights(layer).items():
                 layer.load_shard(name, torch.randn(expected.shape, generator=generator) * 0.3)
             layer.finish()
 

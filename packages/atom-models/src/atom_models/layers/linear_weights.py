@@ -13,10 +13,9 @@ from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
-from atom_models.layers.held_weights import HeldWeights
-from atom_models.layers.loadable import RankWeight
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Unnormed
+from atom_models.layers.weights import Held, RankWeight, Weights
 from atom_models.quantization import LINEARS, HeldFormat
 from atom_models.quantization.packing import held_problem
 
@@ -50,8 +49,7 @@ class LinearWeights:
     def plan(self) -> Plan:
         return plan_linear(self.problem, self._platform)
 
-    def is_quantized(self, platform: Platform) -> bool:
-        """Whether the weights would be held in another format than plain numbers there."""
+    def _is_packed_on(self, platform: Platform) -> bool:
         return self._problem_on(platform).weight_format is not None
 
     def _problem_on(self, platform: Platform) -> FusedLinearProblem:
@@ -69,17 +67,19 @@ class LinearWeights:
             self.problem = problem
         return problem.weight_format is not None
 
-    def held_weights(self) -> HeldWeights:
-        """What reports say of them."""
-        names, stored = zip(*((matrix.name, matrix.layout.name) for matrix in self.matrices.matrices), strict=True)
-        return HeldWeights.run_by(
-            self.plan, names, asked=names[0], stored=" and ".join(dict.fromkeys(stored)), held=self.problem.held.name
-        )
-
-    def weights_on_rank(self) -> list[RankWeight]:
-        rows = self.problem.weight_rows
+    def weights(self, may_be_packed: bool) -> Weights:
+        """What the layer says of them."""
+        rows, stack = self.problem.weight_rows, self.matrices
         bias = [RankWeight((rows,), rows * self.problem.dtype.itemsize)] if self.problem.bias else []
-        return [self.matrices.on_rank(), *bias]
+        return Weights(
+            stack.expected,
+            [stack.on_rank(), *bias],
+            lambda: Held.run_by(self.plan, self.problem.held.name),
+            names=tuple(matrix.name for matrix in stack.matrices),
+            layouts=tuple(matrix.layout for matrix in stack.matrices),
+            asked=stack.matrices[0].name,
+            packed_on=self._is_packed_on if may_be_packed else None,
+        )
 
     def finish(self, tied: Mapping[str, torch.Tensor] | None = None) -> Callable[..., torch.Tensor]:
         """What runs them, see `prepare`.

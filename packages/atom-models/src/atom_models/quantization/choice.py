@@ -28,9 +28,11 @@ class OneFormat:
     skipped: tuple[str, ...] = ()
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
+        return LayerQuantization(PlainLayout(dtype), None if self.skips(layer_name) else self.held)
+
+    def skips(self, layer_name: str) -> bool:
         dotted = f".{layer_name}."
-        is_skipped = any(f".{name}." in dotted for name in self.skipped)
-        return LayerQuantization(PlainLayout(dtype), None if is_skipped else self.held)
+        return any(f".{name}." in dotted for name in self.skipped)
 
     def stored_table(self, name: str, dtype: torch.dtype) -> StoredLayout:
         return PlainLayout(dtype)
@@ -58,7 +60,7 @@ ROUNDED_TO: Mapping[str, WeightFormat] = {name: held.weights for name, held in _
 # Asked for by name: weights stay as the checkpoint has them, as where nothing is asked for.
 AS_STORED = "auto"
 # Asked for by name; the head stays dense, where rounding costs the most.
-ONLINE: Mapping[str, Quantization] = {
+ONLINE: Mapping[str, OneFormat] = {
     "none": UNQUANTIZED,
     **{name: OneFormat(name, held, ("lm_head",)) for name, held in _HELD.items()},
 }

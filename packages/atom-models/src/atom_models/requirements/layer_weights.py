@@ -15,8 +15,7 @@ from atom_kernels.formats import Plain
 from atom_kernels.platform import detect_platform
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
-from atom_models.layers import Loadable
-from atom_models.layers.held_weights import HeldWeights, HoldsWeights
+from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.loaded_model import default_dtype
 from atom_models.model import build_model, stored_quantization
 from atom_models.requirements.requirements import BLOCK_SIZE
@@ -69,15 +68,17 @@ def layer_weights(
     )
     model = build_model(checkpoint, context)
     formats = _formats_in_files(checkpoint)
-    kinds: dict[tuple[Any, ...], list[HeldWeights]] = {}
-    for layer in model.modules():
-        for held in layer.held_weights() if isinstance(layer, HoldsWeights) else ():
-            rule = "" if held.asked is None else _numbers_left_out(chosen.for_layer(held.asked, dtype).rule)
-            is_plain = held.stored == Plain(dtype).name
-            stored = _stored_plainly(checkpoint, formats, held.names) or held.stored if is_plain else held.stored
-            kind = (_kind(held.names), stored, rule, held.held, held.operator, held.implementations)
-            kinds.setdefault(kind, []).append(held)
-    found = [_layer_weights(kind, alike) for kind, alike in kinds.items()]
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for weights in (weights for layer in loadable(model) for weights in layer.weights()):
+        if weights.held is None:
+            continue
+        held, stored = weights.held(), weights.stored or "the embedding's table"
+        rule = "" if weights.asked is None else _numbers_left_out(chosen.for_layer(weights.asked, dtype).rule)
+        if weights.layouts and weights.is_stored_plain:
+            stored = _stored_plainly(checkpoint, formats, weights.names) or stored
+        kind = (_kind(weights.names), stored, rule, held.name, held.operator, held.implementations)
+        kinds.setdefault(kind, []).append(held.num_bytes)
+    found = [LayerWeights(name, len(sizes), *said, sum(sizes)) for (name, *said), sizes in kinds.items()]
     return (*found, _rest(checkpoint, model, dtype, formats))
 
 
@@ -104,17 +105,10 @@ def _stored_plainly(checkpoint: Checkpoint, formats: Mapping[str, str], names: C
     return " and ".join(dict.fromkeys(stored for stored in found if stored))
 
 
-def _layer_weights(kind: tuple[Any, ...], alike: list[HeldWeights]) -> LayerWeights:
-    name, stored, rule, held, operator, implementations = kind
-    num_bytes = sum(one.num_bytes for one in alike)
-    return LayerWeights(name, len(alike), stored, rule, held, operator, implementations, num_bytes)
-
-
 def _rest(checkpoint: Checkpoint, model: nn.Module, dtype: torch.dtype, formats: Mapping[str, str]) -> LayerWeights:
     """Norms, and whatever else has no matrix."""
-    layers = [layer for layer in model.modules() if isinstance(layer, Loadable)]
-    others = [layer for layer in layers if not (isinstance(layer, HoldsWeights) and layer.held_weights())]
-    weights = {name: weight for layer in others for name, weight in layer.expected_weights().items()}
+    others = [layer for layer in loadable(model) if not any(weights.held for weights in layer.weights())]
+    weights = {name: weight for layer in others for name, weight in expected_weights(layer).items()}
     num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights.values())
     held = Plain(dtype).name
     stored = _stored_plainly(checkpoint, formats, sorted(weights)) or held

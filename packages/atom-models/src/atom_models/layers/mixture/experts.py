@@ -15,12 +15,11 @@ from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.plan import BoundPlan, Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
-from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import RankWeight, not_loaded
+from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
-from atom_models.quantization import EXPERTS, ExpectedWeight, HeldFormat
-from atom_models.quantization.layouts import PlainLayout
+from atom_models.layers.weights import Held, RankWeight, Weights
+from atom_models.quantization import EXPERTS, HeldFormat
 from atom_models.quantization.packing import held_problem
 
 if TYPE_CHECKING:
@@ -70,34 +69,31 @@ class Experts(Layer):
     ) -> torch.Tensor:
         return self._apply(x, weights, ids, base)
 
-    @property
-    def num_idle_weights(self) -> int:
-        """Weights of the experts that one token does not choose; biases aside."""
-        problem = self.problem
-        return 3 * problem.hidden_size * problem.intermediate_size * (problem.num_experts - problem.top_k)
-
-    def is_quantized(self, platform: Platform) -> bool:
-        """Whether the weights would be held in another format than plain numbers there."""
-        return not self._problem_of(self._first, platform).is_plain
-
-    @property
-    def is_stored_quantized(self) -> bool:
-        return any(not isinstance(matrix.stored.layout, PlainLayout) for matrix in self._first)
-
-    def held_weights(self) -> list[HeldWeights]:
+    def weights(self) -> list[Weights]:
         first = self._first[0].stored
         held = " and ".join(dict.fromkeys(matrix.held.name for matrix in self.problem.matrices.values()))
-        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=first.name, stored=first.layout.name, held=held)]
+        return [
+            Weights(
+                lambda: {name: one for stack in self._stacks.values() for name, one in stack.expected().items()},
+                self._on_rank(),
+                lambda: Held.run_by(self._plan, held),
+                names=(self.prefix,),
+                layouts=tuple(matrix.stored.layout for matrix in self._first),
+                asked=first.name,
+                packed_on=lambda platform: not self._problem_of(self._first, platform).is_plain,
+                chosen=(self.problem.top_k, self.problem.num_experts),
+            )
+        ]
 
-    def weights_on_rank(self) -> list[RankWeight]:
+    def _on_rank(self) -> list[RankWeight]:
         # Both matrices of the operator are packed, or none.
         formats = [_format_or_none(None, [one.stored for one in _of(slot, self._first)]) for slot in _SLOTS]
         plain = Plain(self.problem.dtype) if None in formats else None
         stacks = [self._stack(slot, self._first, plain or one) for slot, one in zip(_SLOTS, formats, strict=True)]
         weights = [stack.on_rank() for stack in stacks]
         if self.problem.bias:
-            sizes = [(self.problem.num_experts, stack.shape[0]) for stack in stacks]
-            weights += [RankWeight(size, size[0] * size[1] * self.problem.dtype.itemsize) for size in sizes]
+            count, size = self.problem.num_experts, self.problem.dtype.itemsize
+            weights += [RankWeight(stack.shape[:1], count * stack.shape[0] * size, count) for stack in stacks]
         return weights
 
     def choose_names(self, available: Collection[str]) -> None:
@@ -107,15 +103,12 @@ class Experts(Layer):
             return
         for names in _EXPERT_NAMES:
             gate = self._single(names, 1)[0].stored
-            if not gate.expected_weights().keys().isdisjoint(available):
+            if not gate.expected().keys().isdisjoint(available):
                 self._choose(self._single(names, self._config.num_experts))
 
     def ignored_weights(self) -> frozenset[str]:
         stored = [matrix for stack in self._stacks.values() for matrix in stack.matrices]
         return frozenset(f"{matrix.name}.{part}" for matrix in stored for part in matrix.layout.ignored)
-
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: weight for stack in self._stacks.values() for name, weight in stack.expected_weights().items()}
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         stack = next(stack for stack in self._stacks.values() if name in stack)
