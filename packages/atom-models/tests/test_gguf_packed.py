@@ -118,7 +118,7 @@ def test_types_of_merged_shards_that_differ_are_packed_side_by_side(tmp_path):
     layer = packed.model.model.layers[0]
     assert [weights.stored for weights in layer.self_attn.qkv_proj.weights()] == ["Q4_K", "Q6_K"]
     gate, up = layer.mlp.gate_up_proj._parts
-    assert (gate.problem.weight_format, up.problem.held) == (
+    assert (gate.problem.weight_format, up.problem.weight_format) == (
         GGUFLayout("Q4_K").weight_format,
         Plain(torch.float32),
     )
@@ -141,7 +141,7 @@ def test_packed_weights_can_be_rounded_to_another_format_from_their_plain_number
 
 def test_plain_numbers_are_had_for_the_asking(tmp_path):
     model = load_model(make_llama(tmp_path, "Q4_1"), "float32", quantization="none")
-    assert model.model.model.layers[0].mlp.down_proj._parts[0].problem.weight_format is None
+    assert model.model.model.layers[0].mlp.down_proj._parts[0].problem.is_plain
 
 
 @needs_kernel

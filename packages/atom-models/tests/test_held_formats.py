@@ -42,7 +42,7 @@ INT8 = HeldFormat(Integers(8), without_kernel=True)
 @pytest.mark.parametrize("missing", ["gate_up", "down"])
 def test_experts_of_which_one_matrix_is_plain_are_plain(missing):
     plain = ExpertsProblem(4, 2, 64, 64, torch.bfloat16)
-    formats = {"gate_up": Mxfp4(), "down": Mxfp4()} | {missing: None}
+    formats = {"gate_up": Mxfp4(), "down": Mxfp4()} | {missing: Plain(torch.bfloat16)}
     rounded = HeldFormat(Mxfp4())
     assert held_problem(EXPERTS, plain, list(formats.values()), rounded, Platform.nvidia("sm_90")) == plain
 
@@ -187,15 +187,15 @@ def test_a_merged_linear_is_quantized_if_one_of_its_parts_is(skipped):
 
 
 def test_the_head_stays_dense():
-    assert held_by(ONLINE["int8"], "lm_head") is None
+    assert held_by(ONLINE["int8"], "lm_head") == HeldFormat()
     assert held_by(ONLINE["int8"], "model.layers.0.mlp.down_proj") == INT8
 
 
 def test_skipped_names_match_whole_components():
     choice = OneFormat("test", INT8, ("layers.1", "o_proj"))
-    assert held_by(choice, "model.layers.1.mlp.up_proj") is None
+    assert held_by(choice, "model.layers.1.mlp.up_proj") == HeldFormat()
     assert held_by(choice, "model.layers.11.mlp.up_proj") == INT8
-    assert held_by(choice, "model.layers.0.self_attn.o_proj") is None
+    assert held_by(choice, "model.layers.0.self_attn.o_proj") == HeldFormat()
 
 
 def make_int8_checkpoint(folder, skipped=("lm_head",)):
@@ -236,7 +236,7 @@ def test_a_checkpoint_of_int8_weights_equals_its_dense_twin(tmp_path, skipped):
 def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_path):
     model = load_model(make_int8_checkpoint(tmp_path, ("lm_head", "k_proj"))[0]).model
     parts = model.model.layers[0].self_attn.qkv_proj._parts
-    assert [part.problem.weight_format for part in parts] == [Integers(8), None, Integers(8)]
+    assert [part.problem.weight_format for part in parts] == [Integers(8), Plain(parts[1].problem.dtype), Integers(8)]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_unknown_quantization_is_refused_with_what_is_known(config, requested, s
 
 def test_nothing_asked_for_and_nothing_in_the_config_is_dense():
     found = choose_quantization({}).for_layer("any.name", torch.bfloat16)
-    assert (found.stored, found.held) == (PlainLayout(torch.bfloat16), None)
+    assert (found.stored, found.held) == (PlainLayout(torch.bfloat16), HeldFormat())
 
 
 @dataclass(frozen=True)

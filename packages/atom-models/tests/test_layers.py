@@ -65,7 +65,7 @@ class ByName:
     name: str = "by-name"
 
     def for_layer(self, layer_name, dtype):
-        return LayerQuantization(PlainLayout(dtype), self.held.get(layer_name.rpartition(".")[2]))
+        return LayerQuantization(PlainLayout(dtype), self.held.get(layer_name.rpartition(".")[2], HeldFormat()))
 
 
 @pytest.mark.parametrize("special", ["gate", "mid", "up"])

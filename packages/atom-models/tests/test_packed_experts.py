@@ -60,7 +60,7 @@ class OneLayout:
 
     def for_layer(self, layer_name, dtype):
         which = self._layouts[int(layer_name.split(".")[1]) % len(self._layouts)]
-        return LayerQuantization(which, None if isinstance(which, PlainLayout) else HeldFormat())
+        return LayerQuantization(which)
 
 
 class Rank(SingleRank):
@@ -140,7 +140,7 @@ def test_stored_codes_become_plain_numbers_where_no_kernel_reads_them(monkeypatc
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
     stored, numbers = stored_as(plain_tensors(), [Mxfp4Layout()])
     layer = make_experts(OneLayout(Mxfp4Layout()))
-    assert held_formats(layer) == (None, None)
+    assert layer.problem.is_plain
     assert torch.equal(run(layer, stored), plain_result(numbers))
 
 
@@ -148,7 +148,7 @@ def test_stored_codes_become_plain_numbers_where_no_kernel_reads_them(monkeypatc
 def test_sizes_that_no_kernel_takes_stay_plain():
     tensors = plain_tensors(size=24)
     layer = make_experts(choose_quantization({}, "int8"), size=24)
-    assert held_formats(layer) == (None, None)
+    assert layer.problem.is_plain
     assert torch.equal(run(layer, tensors), plain_result(tensors, size=24))
 
 
@@ -158,7 +158,7 @@ def test_sizes_that_no_kernel_takes_stay_plain():
 def test_stored_codes_are_cut_over_ranks_and_change_no_number(layout, num_ranks):
     stored, numbers = stored_as(plain_tensors(), [layout])
     ranks = [make_experts(OneLayout(layout), collectives=Rank(rank, num_ranks)) for rank in range(num_ranks)]
-    assert all(layer.problem.gate_up_format is not None for layer in ranks)
+    assert not any(layer.problem.is_plain for layer in ranks)
     summed = sum(run(layer, stored) for layer in ranks)
     assert torch.allclose(summed, plain_result(numbers), atol=1e-5)
 
@@ -175,7 +175,7 @@ def test_a_rank_allocates_the_bytes_of_experts_that_are_counted(layout, num_rank
     assert all(held == layer.problem.matrices[slot].held for slot, held in formats_of_stacks(layer).items())
     allocated = [sum(tensor.nbytes for tensor in stack.take().values()) for stack in layer._stacks.values()]
     assert bytes_on_rank(layer) == allocated
-    assert (type(layout.weight_format) is Plain) == (layer.problem.gate_up_format is None)
+    assert (type(layout.weight_format) is Plain) == layer.problem.is_plain
 
 
 def formats_of_stacks(layer):
@@ -198,7 +198,7 @@ def test_experts_that_are_stored_in_several_formats_are_held_plain(other):
     stored, numbers = stored_as(plain_tensors(), layouts)
     layer = make_experts(OneLayout(*layouts))
     assert torch.equal(run(layer, stored), plain_result(numbers))
-    assert held_formats(layer) == (None, None)
+    assert layer.problem.is_plain
 
 
 def test_scales_of_tiles_that_hold_gate_and_up_by_turns_cannot_be_kept():

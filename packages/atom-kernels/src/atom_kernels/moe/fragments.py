@@ -53,13 +53,13 @@ _IN_WORDS = torch.tensor(
 
 def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
     codes, scale = weights["weight"], weights["scale"]
-    if problem.held.codes is Codes.E2M1 and codes is not None and scale is not None:
+    if problem.weight_format.codes is Codes.E2M1 and codes is not None and scale is not None:
         return {"codes": fragments(codes), "scale": powers(scale), "minimum": None}
     return PACKED_LAYOUT.pack(problem, weights)
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
-    if problem.held.codes is Codes.E2M1:
+    if problem.weight_format.codes is Codes.E2M1:
         rows, tiles = -(-problem.weight_rows // ROWS) * ROWS, -(-problem.in_features // TILE)
         return rows * tiles * 4 * (WORDS + 1)
     return PACKED_LAYOUT.num_bytes(problem, source_bytes)

@@ -34,8 +34,6 @@ class _Packed(ctypes.Structure):
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
     reason = why_not_activation(problem)
-    if reason is None and (problem.gate_up_format is None or problem.down_format is None):
-        return "for two products of quantized weights"
     reason = reason or why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16))
     for matrix in problem.matrices.values():
         reason = reason or packed_linear.NATIVE_BACKEND.supports(linear_of(matrix, torch.float32), platform)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.embedding import OP, EmbeddingProblem
-from atom_kernels.formats import WeightFormat
+from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.operator import SOURCE
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
@@ -64,12 +64,12 @@ class VocabularyEmbedding(WeightedLayer):
         [own] = super().weights()
         rows = own.on_rank[0].shape[0]
         layout = PlainLayout(self._context.dtype) if self._packed is None else self._stored
-        held = Held.run_by(self._plan(rows), self._problem(rows).held.name)
+        held = Held.run_by(self._plan(rows), self._problem(rows).weight_format.name)
         return [replace(own, names=(self._name,), layouts=(layout,), held=lambda: held)]
 
     def _problem(self, num_rows: int) -> EmbeddingProblem:
         first_id = self._ranks.rank * num_rows if self._ranks.size > 1 else None
-        held = None if self._packed is None else self._packed.weight_format
+        held = Plain(self._context.dtype) if self._packed is None else self._packed.weight_format
         return EmbeddingProblem(num_rows, self.hidden_size, self._context.dtype, first_id, held)
 
     def _plan(self, num_rows: int) -> Plan:
@@ -133,7 +133,7 @@ class LMHead(Linear):
         """The embedding counts the table. A copy of it in another layout is the head's own."""
         plan = self._parts[0].plan
         own_bytes = sum(size for layout, size in plan.layouts if layout != SOURCE.name)
-        return replace(Held.run_by(plan, self._parts[0].problem.held.name), num_bytes=own_bytes)
+        return replace(Held.run_by(plan, self._parts[0].problem.weight_format.name), num_bytes=own_bytes)
 
     def finish(self) -> None:
         if not self._tied:

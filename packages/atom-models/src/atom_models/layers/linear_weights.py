@@ -35,7 +35,7 @@ class LinearWeights:
     def __init__(
         self,
         plain: FusedLinearProblem,
-        held: HeldFormat | None,
+        held: HeldFormat,
         matrices: Sequence[StoredMatrix],
         *,
         platform: Platform,
@@ -50,11 +50,11 @@ class LinearWeights:
         return plan_linear(self.problem, self._platform)
 
     def _is_packed_on(self, platform: Platform) -> bool:
-        return self._problem_on(platform).weight_format is not None
+        return not self._problem_on(platform).is_plain
 
     def _problem_on(self, platform: Platform) -> FusedLinearProblem:
-        wanted = self._held and self._held.weights
-        return held_problem(LINEARS, self._plain, (wanted or self.matrices.weight_format,), self._held, platform)
+        wanted = self._held.weights or self.matrices.weight_format
+        return held_problem(LINEARS, self._plain, (wanted,), self._held, platform)
 
     def end_with_silu_and_mul(self) -> None:
         """Before loading: the plan gives ``silu(first half) * second half`` of the outputs."""
@@ -63,9 +63,9 @@ class LinearWeights:
     def hold_in(self, weight_format: WeightFormat) -> bool:
         """Before loading: takes on the format of a matrix that it will be tied to, if a kernel reads it."""
         problem = held_problem(LINEARS, self._plain, (weight_format,), HeldFormat(), self._platform)
-        if problem.weight_format is not None:
+        if not problem.is_plain:
             self.problem = problem
-        return problem.weight_format is not None
+        return not problem.is_plain
 
     def weights(self, may_be_packed: bool) -> Weights:
         """What the layer says of them."""
@@ -74,7 +74,7 @@ class LinearWeights:
         return Weights(
             stack.expected,
             [stack.on_rank(), *bias],
-            lambda: Held.run_by(self.plan, self.problem.held.name),
+            lambda: Held.run_by(self.plan, self.problem.weight_format.name),
             names=tuple(matrix.name for matrix in stack.matrices),
             layouts=tuple(matrix.layout for matrix in stack.matrices),
             asked=stack.matrices[0].name,
@@ -87,7 +87,7 @@ class LinearWeights:
         Args:
             tied: a matrix that is there already, plain or in the format of the problem, used without copying it.
         """
-        held = self.problem.held
+        held = self.problem.weight_format
         if tied is None:
             tensors = self.matrices.take(held)
         elif len(tied) > 1 or held == Plain(tied["weight"].dtype):

@@ -24,11 +24,11 @@ class OneFormat:
     """
 
     name: str
-    held: HeldFormat | None
+    held: HeldFormat
     skipped: tuple[str, ...] = ()
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
-        return LayerQuantization(PlainLayout(dtype), None if self.skips(layer_name) else self.held)
+        return LayerQuantization(PlainLayout(dtype), HeldFormat() if self.skips(layer_name) else self.held)
 
     def skips(self, layer_name: str) -> bool:
         dotted = f".{layer_name}."
@@ -45,7 +45,7 @@ class OneFormat:
         return None
 
 
-UNQUANTIZED = OneFormat("none", None)
+UNQUANTIZED = OneFormat("none", HeldFormat())
 
 _HELD = {
     "int8": HeldFormat(Integers(8), without_kernel=True),

@@ -27,7 +27,7 @@ def why_not_rounded(
 ) -> str | None:
     """Why a product of `weights` with rows that are rounded to `inputs` cannot run a problem."""
     if problem.weight_format != weights:
-        return f"multiplies weights in {weights.name}, not in {problem.held.name}"
+        return f"multiplies weights in {weights.name}, not in {problem.weight_format.name}"
     if problem.input_format != inputs:
         allowed = "not rounded" if problem.input_format is None else f"rounded to {problem.input_format.name}"
         return f"rounds rows to {inputs.name}, and rows of this linear are {allowed}"

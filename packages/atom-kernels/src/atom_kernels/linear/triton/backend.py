@@ -62,7 +62,7 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
 def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
-    if problem.weight_format is None:
+    if problem.is_plain:
         linear: Callable[[torch.Tensor], torch.Tensor] = select(OP, problem.product).prepare(weights)
     else:
         linear = packed_linear(problem.product, weights)

@@ -36,7 +36,7 @@ class _Matrix(NamedTuple):
 
     slot: str
     stored: StoredMatrix
-    held: HeldFormat | None
+    held: HeldFormat
 
 
 class Experts(Layer):
@@ -87,9 +87,10 @@ class Experts(Layer):
 
     def _on_rank(self) -> list[RankWeight]:
         # Both matrices of the operator are packed, or none.
-        formats = [_format_or_none(None, [one.stored for one in _of(slot, self._first)]) for slot in _SLOTS]
-        plain = Plain(self.problem.dtype) if None in formats else None
-        stacks = [self._stack(slot, self._first, plain or one) for slot, one in zip(_SLOTS, formats, strict=True)]
+        formats = [self._format_on_rank(None, [one.stored for one in _of(slot, self._first)]) for slot in _SLOTS]
+        plain = Plain(self.problem.dtype)
+        formats = [plain, plain] if plain in formats else formats
+        stacks = [self._stack(slot, self._first, one) for slot, one in zip(_SLOTS, formats, strict=True)]
         weights = [stack.on_rank() for stack in stacks]
         if self.problem.bias:
             count, size = self.problem.num_experts, self.problem.dtype.itemsize
@@ -195,20 +196,17 @@ class Experts(Layer):
         return _Matrix(slot, stored, found.held)
 
     def _problem_of(self, matrices: Sequence[_Matrix], platform: Platform) -> ExpertsProblem:
-        rounded = {matrix.held.weights for matrix in matrices if matrix.held is not None} - {None}
-        inputs = {matrix.held and matrix.held.inputs for matrix in matrices}
+        rounded = {matrix.held.weights for matrix in matrices} - {None}
+        inputs = {matrix.held.inputs for matrix in matrices}
         held = HeldFormat(next(iter(rounded), None), inputs.pop() if len(inputs) == 1 else None)
         formats = [self._format(_of(slot, matrices)) for slot in _SLOTS]
         return held_problem(EXPERTS, self._plain, formats, held, platform)
 
-    def _format(self, matrices: Sequence[_Matrix]) -> WeightFormat | None:
-        """The format that holds a matrix of all experts; None where it is plain numbers.
-
-        Experts that are stored in several formats are plain.
-        """
+    def _format(self, matrices: Sequence[_Matrix]) -> WeightFormat:
+        """The format that holds a matrix of all experts; those that are stored in several formats are plain."""
         held = matrices[0].held
-        if held is None or len({(matrix.stored.layout, matrix.held) for matrix in matrices}) > 1:
-            return None
+        if len({(matrix.stored.layout, matrix.held) for matrix in matrices}) > 1:
+            return Plain(self._context.dtype)
         first = [matrix.stored for matrix in matrices if matrix.stored.expert in (None, 0)]
         if held.weights is not None:
             # Numbers are rounded when they are cut already, gate and up each by itself.
@@ -216,15 +214,14 @@ class Experts(Layer):
                 replace(one, rows=tuple((0, end - start) for start, end in one.rows), columns=(0, 1), interleaved=False)
                 for one in first
             ]
-        return _format_or_none(held.weights, first)
+        return self._format_on_rank(held.weights, first)
 
-
-def _format_or_none(wanted: WeightFormat | None, matrices: Sequence[StoredMatrix]) -> WeightFormat | None:
-    """The wanted format, or the one in which they are stored, as it holds this rank's part; None where it cannot."""
-    try:
-        return format_on_rank(wanted or matrices[0].layout.weight_format, matrices)
-    except ValueError:
-        return None
+    def _format_on_rank(self, wanted: WeightFormat | None, matrices: Sequence[StoredMatrix]) -> WeightFormat:
+        """The wanted format, or the one in which they are stored, as it holds this rank's part; plain if it cannot."""
+        try:
+            return format_on_rank(wanted or matrices[0].layout.weight_format, matrices)
+        except ValueError:
+            return Plain(self._context.dtype)
 
 
 def _of(slot: str, matrices: Sequence[_Matrix]) -> list[_Matrix]:
