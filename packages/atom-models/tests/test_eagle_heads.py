@@ -254,7 +254,7 @@ def test_rotations_reach_as_far_as_the_target_does(targets: dict[str, Path], tmp
 def test_a_head_is_held_in_plain_numbers_behind_a_target_that_is_rounded(targets: dict[str, Path], tmp_path: Path):
     loaded, draft = load_both(targets["llama"], make_head(tmp_path), quantization=ONLINE["int8"])
     held = [
-        {one.held().name for layer in loadable(model) for one in layer.weights() if one.held}
+        {one.held().held for layer in loadable(model) for one in layer.weights() if one.held}
         for model in (loaded.model, draft)
     ]
     assert "int8" in " ".join(held[0])

@@ -226,7 +226,7 @@ def test_a_table_that_the_head_shares_stays_packed(quant, dtype, tmp_path):
     packed, plain = load_model(path, dtype), load_model(path, dtype, quantization="none")
     [table], [head] = packed.model.model.embed_tokens.weights(), packed.model.lm_head.weights()
     wanted = GGUFLayout(quant).weight_format.name
-    assert (table.stored, table.held().name, head.held().name) == (quant, wanted, wanted)
+    assert (table.stored, table.held().held, head.held().held) == (quant, wanted, wanted)
     ids = torch.tensor([3, 511, 0, 3])
     rows = [one.model.model.embed_tokens(ids) for one in (packed, plain)]
     assert rows[0].dtype is getattr(torch, dtype)
@@ -237,7 +237,7 @@ def test_a_table_that_the_head_shares_stays_packed(quant, dtype, tmp_path):
 def test_a_table_whose_head_has_a_matrix_of_its_own_is_plain(tmp_path):
     """Looking up rows is no faster from packed ones."""
     model = load_model(make_llama(tmp_path, "Q8_0"), "float32")
-    assert model.model.model.embed_tokens.weights()[0].held().name == "float32"
+    assert model.model.model.embed_tokens.weights()[0].held().held == "float32"
 
 
 @needs_kernel

@@ -273,7 +273,7 @@ def test_linears_stay_packed_where_a_kernel_reads_the_format(name: str, plain_ll
 def test_nf4_becomes_plain_numbers_in_the_dtype_of_the_model(plain_llama: Path, tmp_path: Path):
     quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["nf4"])
     [weights] = load_model(quantized, "bfloat16").model.model.layers[0].mlp.gate_up_proj.weights()
-    assert (weights.stored, weights.held().name) == ("nf4", "bfloat16")
+    assert (weights.stored, weights.held().held) == ("nf4", "bfloat16")
 
 
 # The error of logits that one rounding of each weight leaves in a tiny model of sharp weights.

@@ -142,10 +142,8 @@ class ExpertsProblem:
 
     def why_not_plain(self) -> str | None:
         """Why a kernel of plain weights cannot run it."""
-        if self.is_plain:
-            return None
         names = dict.fromkeys(matrix.held.name for matrix in self.matrices.values())
-        return f"multiplies plain weights, not {' and '.join(names)}"
+        return None if self.is_plain else f"multiplies plain weights, not {' and '.join(names)}"
 
 
 def route(

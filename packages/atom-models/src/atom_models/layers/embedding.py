@@ -17,7 +17,7 @@ from atom_models.layers.linear import Linear, Shard
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.layers.weights import Held, Weights
+from atom_models.layers.weights import HeldWeights, Weights
 from atom_models.quantization.layouts import PlainLayout
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class VocabularyEmbedding(WeightedLayer):
         [own] = super().weights()
         rows = own.on_rank[0].shape[0]
         layout = PlainLayout(self._context.dtype) if self._packed is None else self._stored
-        held = Held.run_by(self._plan(rows), self._problem(rows).weight_format.name)
+        held = HeldWeights.run_by(self._plan(rows), self._problem(rows).weight_format.name)
         return [replace(own, names=(self._name,), layouts=(layout,), held=lambda: held)]
 
     def _problem(self, num_rows: int) -> EmbeddingProblem:
@@ -129,11 +129,11 @@ class LMHead(Linear):
             return [weights]
         return [replace(weights, expected=dict, on_rank=(), layouts=(), held=self._held_of_table)]
 
-    def _held_of_table(self) -> Held:
+    def _held_of_table(self) -> HeldWeights:
         """The embedding counts the table. A copy of it in another layout is the head's own."""
         plan = self._parts[0].plan
         own_bytes = sum(size for layout, size in plan.layouts if layout != SOURCE.name)
-        return replace(Held.run_by(plan, self._parts[0].problem.weight_format.name), num_bytes=own_bytes)
+        return replace(HeldWeights.run_by(plan, self._parts[0].problem.weight_format.name), num_bytes=own_bytes)
 
     def finish(self) -> None:
         if not self._tied:

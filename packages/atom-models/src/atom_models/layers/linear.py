@@ -14,7 +14,7 @@ from atom_models.layers.layer import Layer
 from atom_models.layers.linear_weights import LinearWeights, max_fused_rows
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
-from atom_models.layers.norms.residual import Unsummed
+from atom_models.layers.norms.residual import Term, Unsummed
 from atom_models.layers.weights import Weights
 from atom_models.quantization import UNQUANTIZED, LayerQuantization
 
@@ -251,7 +251,7 @@ class RowParallelLinear(Linear):
     ) -> None:
         super().__init__(in_features, out_features, context, prefix=prefix, bias=bias, split_input=True)
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> Term:
         if self._ranks.size > 1:
             return self._ranks.all_reduce(self._apply(x))
         return Unsummed(self._apply, x) if x.shape[0] <= self.max_fused_rows else self._apply(x)

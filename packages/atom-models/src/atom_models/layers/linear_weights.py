@@ -15,7 +15,7 @@ from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Unnormed
-from atom_models.layers.weights import Held, RankWeight, Weights
+from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 from atom_models.quantization import LINEARS, HeldFormat
 from atom_models.quantization.packing import held_problem
 
@@ -74,7 +74,7 @@ class LinearWeights:
         return Weights(
             stack.expected,
             [stack.on_rank(), *bias],
-            lambda: Held.run_by(self.plan, self.problem.weight_format.name),
+            lambda: HeldWeights.run_by(self.plan, self.problem.weight_format.name),
             names=tuple(matrix.name for matrix in stack.matrices),
             layouts=tuple(matrix.layout for matrix in stack.matrices),
             asked=stack.matrices[0].name,
@@ -121,8 +121,6 @@ def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., to
         return run
 
     def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:
-        if isinstance(x, Unnormed):
-            return run(*x, residual)
-        return run(x, None, 0.0, 0.0, residual)
+        return run(*(x if isinstance(x, Unnormed) else (x, None, 0.0, 0.0)), residual)
 
     return apply

@@ -30,24 +30,24 @@ class RankWeight(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldWeights:
     """How a rank keeps matrices.
 
     Attributes:
-        name: the number format in which they are kept.
+        held: the number format in which they are kept.
         operator, implementations: what runs them; by backend and name, in the order in which they are tried.
         num_bytes: bytes of all copies that this rank keeps, with biases.
     """
 
-    name: str
+    held: str
     operator: str
     implementations: tuple[str, ...]
     num_bytes: int
 
     @classmethod
-    def run_by(cls, plan: Plan, name: str) -> Held:
+    def run_by(cls, plan: Plan, held: str) -> HeldWeights:
         implementations = tuple(dict.fromkeys(f"{row.backend} ({row.implementation})" for row in plan.rows))
-        return cls(name, plan.op.name, implementations, plan.weight_bytes)
+        return cls(held, plan.op.name, implementations, plan.weight_bytes)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Weights:
 
     expected: Callable[[], Mapping[str, ExpectedWeight]]
     on_rank: Sequence[RankWeight]
-    held: Callable[[], Held] | None = None
+    held: Callable[[], HeldWeights] | None = None
     names: tuple[str, ...] = ()
     layouts: tuple[StoredLayout, ...] = ()
     asked: str | None = None

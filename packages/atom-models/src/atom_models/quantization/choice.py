@@ -26,6 +26,7 @@ class OneFormat:
     name: str
     held: HeldFormat
     skipped: tuple[str, ...] = ()
+    cache_field = None
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
         return LayerQuantization(PlainLayout(dtype), HeldFormat() if self.skips(layer_name) else self.held)
@@ -36,10 +37,6 @@ class OneFormat:
 
     def stored_table(self, name: str, dtype: torch.dtype) -> StoredLayout:
         return PlainLayout(dtype)
-
-    @property
-    def cache_field(self) -> None:
-        return None
 
     def cache_scales(self, attention: str) -> None:
         return None

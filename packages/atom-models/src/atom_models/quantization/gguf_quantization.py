@@ -20,14 +20,8 @@ class GGUFQuantization:
     """
 
     types: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        return "gguf"
-
-    @property
-    def cache_field(self) -> None:
-        return None
+    name = "gguf"
+    cache_field = None
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
         type_name = self.types.get(layer_name)

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from atom_kernels.platform import detect_platform
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
 from atom_models.layers.loadable import expected_weights, loadable
+from atom_models.layers.weights import HeldWeights
 from atom_models.loaded_model import default_dtype
 from atom_models.model import build_model, stored_quantization
 from atom_models.requirements.requirements import BLOCK_SIZE
@@ -24,28 +24,20 @@ from atom_models.weights.safetensors_source import read_headers
 
 
 @dataclass(frozen=True)
-class LayerWeights:
-    """Layers that hold their weights alike.
+class LayerWeights(HeldWeights):
+    """Layers that hold their weights alike, with the bytes of all of them.
 
     Attributes:
         name: theirs in the checkpoint, with ``*`` for numbers and ``{q_proj,k_proj}`` for those that run as one.
-        count: how many there are, those that run as one counted once.
         stored: the number format of the checkpoint.
         rule: what the checkpoint's config says of them, or what was found instead; empty where it is silent.
-        held: the number format that is kept.
-        operator: what runs them.
-        implementations: what runs the operator here, in the order in which they are tried.
-        num_bytes: the bytes of all of them.
+        count: how many there are, those that run as one counted once.
     """
 
     name: str
-    count: int
     stored: str
     rule: str
-    held: str
-    operator: str
-    implementations: tuple[str, ...]
-    num_bytes: int
+    count: int
 
 
 def layer_weights(
@@ -68,7 +60,7 @@ def layer_weights(
     )
     model = build_model(checkpoint, context)
     formats = _formats_in_files(checkpoint)
-    kinds: dict[tuple[Any, ...], list[int]] = {}
+    kinds: dict[tuple[tuple[str, str, tuple[str, ...]], tuple[str, str, str]], list[int]] = {}
     for weights in (weights for layer in loadable(model) for weights in layer.weights()):
         if weights.held is None:
             continue
@@ -76,9 +68,9 @@ def layer_weights(
         rule = "" if weights.asked is None else _numbers_left_out(chosen.for_layer(weights.asked, dtype).rule)
         if weights.layouts and weights.is_stored_plain:
             stored = _stored_plainly(checkpoint, formats, weights.names) or stored
-        kind = (_kind(weights.names), stored, rule, held.name, held.operator, held.implementations)
+        kind = (held.held, held.operator, held.implementations), (_kind(weights.names), stored, rule)
         kinds.setdefault(kind, []).append(held.num_bytes)
-    found = [LayerWeights(name, len(sizes), *said, sum(sizes)) for (name, *said), sizes in kinds.items()]
+    found = [LayerWeights(*held, sum(sizes), *kind, len(sizes)) for (held, kind), sizes in kinds.items()]
     return (*found, _rest(checkpoint, model, dtype, formats))
 
 
@@ -112,7 +104,7 @@ def _rest(checkpoint: Checkpoint, model: nn.Module, dtype: torch.dtype, formats:
     num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights.values())
     held = Plain(dtype).name
     stored = _stored_plainly(checkpoint, formats, sorted(weights)) or held
-    return LayerWeights("norms and others", len(others), stored, "", held, "", (), num_bytes)
+    return LayerWeights(held, "", (), num_bytes, "norms and others", stored, "", len(others))
 
 
 def _kind(names: tuple[str, ...]) -> str:

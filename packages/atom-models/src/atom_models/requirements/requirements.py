@@ -116,7 +116,7 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_
         model = construct_model(checkpoint, context)
     stored = _Stored(published, is_read=refusal is None)
     count = count_parameters(model)
-    whole = _share(model, count, stored)
+    whole, why_not_kept = _share(model, count, stored), functools.partial(_why_not_kept, model, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         implementation=choose_implementation(checkpoint, model_impl),
@@ -127,8 +127,9 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
         published_format=published,
-        held_format=lambda platform: _held_format(model, stored, platform or detect_platform()),
-        why_not_kept=lambda platform: _why_not_kept(model, stored, platform or detect_platform()),
+        # All that is stored in the published format stays so, or the model's size is that of what it computes in.
+        held_format=lambda platform: published if published and why_not_kept(platform) is None else "bfloat16",
+        why_not_kept=why_not_kept,
         refusal=refusal,
         warnings=config_warnings(model, checkpoint),
         on_rank=functools.cache(
@@ -159,12 +160,8 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, 
     return _share(model, count_parameters(model), stored)
 
 
-def _held_format(model: nn.Module, stored: _Stored, platform: Platform) -> str:
-    """The published format where all that is stored in it stays so, else what the model computes in."""
-    return stored.method if stored.method and _why_not_kept(model, stored, platform) is None else "bfloat16"
-
-
-def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform) -> str | None:
+def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform | None) -> str | None:
+    platform = platform or detect_platform()
     if stored.method is None:
         return None
     if not stored.is_read:

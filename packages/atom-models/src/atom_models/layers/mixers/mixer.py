@@ -17,7 +17,7 @@ from atom_kernels.mixers import MixerPlan, MixerProblem, UnsupportedMixerError, 
 from atom_kernels.registry import all_ops
 from atom_models.forward_context import get_forward_context, mix_in_step
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.layers.weights import Held, RankWeight, Weights
+from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 
 if TYPE_CHECKING:
     from atom_kernels.operator import WeightSpec
@@ -120,7 +120,7 @@ class Mixer(WeightedLayer):
         return Weights(
             stack.expected,
             [RankWeight(stack.shape, num_bytes)],
-            lambda: Held(form.name, self.problem.name, backends, num_bytes),
+            lambda: HeldWeights(form.name, self.problem.name, backends, num_bytes),
             names=(matrix.name,),
             layouts=(matrix.layout,),
             asked=matrix.name,

@@ -18,7 +18,7 @@ from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
-from atom_models.layers.weights import Held, RankWeight, Weights
+from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 from atom_models.quantization import EXPERTS, HeldFormat
 from atom_models.quantization.packing import held_problem
 
@@ -76,7 +76,7 @@ class Experts(Layer):
             Weights(
                 lambda: {name: one for stack in self._stacks.values() for name, one in stack.expected().items()},
                 self._on_rank(),
-                lambda: Held.run_by(self._plan, held),
+                lambda: HeldWeights.run_by(self._plan, held),
                 names=(self.prefix,),
                 layouts=tuple(matrix.stored.layout for matrix in self._first),
                 asked=first.name,

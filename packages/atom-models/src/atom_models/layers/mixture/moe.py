@@ -16,7 +16,7 @@ from atom_models.layers.layer import Layer
 from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.mixture.experts import Experts
-from atom_models.layers.norms.residual import Unsummed
+from atom_models.layers.norms.residual import Term, Unsummed
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class MoE(Layer):
         self._ranks = context.collectives
         self._adds_residual = self._ranks.size == 1 and context.platform.device == "cuda"
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> Term:
         if self._adds_residual:
             return Unsummed(self._sum, x)
         y = self._sum(x)
