@@ -12,7 +12,7 @@ from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.formats import Codes, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 
 # By the dtype that is multiplied.
 _FUNCTIONS = {torch.float32: "linear_quantized_f32", torch.bfloat16: "linear_quantized_bf16"}
@@ -123,5 +123,5 @@ NATIVE_BACKEND = Backend(
     implementation="C, codes decoded into the caches, rows independent",
     supports=_supports,
     bind=_bind,
-    layout=Layout("codes by blocks", _pack, _num_bytes),
+    layout=WeightLayout("codes by blocks", _pack, _num_bytes),
 )

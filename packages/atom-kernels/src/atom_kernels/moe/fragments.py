@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from atom_kernels.formats import Codes
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, e2m1_in_word, words_of_powers
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 
 # Words of 32 bits that hold a row of a tile.
 WORDS = TILE // 8
@@ -66,4 +66,4 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
 
 
 # It is that of one expert's matrix.
-MATRIX_LAYOUT = Layout("codes as Triton reads them", _pack, _num_bytes)
+MATRIX_LAYOUT = WeightLayout("codes as Triton reads them", _pack, _num_bytes)

@@ -14,7 +14,7 @@ from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem
 from atom_kernels.moe.native import bind_experts, why_not_activation
 from atom_kernels.moe.packing import linear_of, pack_experts, packed_bytes
 from atom_kernels.native import load_native, native_unavailable
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 
 _SIGNATURES = {"moe_experts_f32": "ppppppppllllllffp->l", "moe_workspace_bytes": "llllll->l"}
 # Tensors of a packed matrix, in the order of the C structure.
@@ -71,5 +71,5 @@ QUANTIZED_BACKEND = Backend(
     implementation="C, codes decoded into the caches, rows independent",
     supports=_supports,
     bind=_bind,
-    layout=Layout("codes by blocks", _pack, _num_bytes),
+    layout=WeightLayout("codes by blocks", _pack, _num_bytes),
 )

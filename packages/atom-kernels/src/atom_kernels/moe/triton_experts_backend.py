@@ -20,7 +20,7 @@ from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.packing import linear_of, pack_experts, packed_bytes
 from atom_kernels.moe.tolerance import experts_tolerance
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig, may_round
-from atom_kernels.operator import Backend, Layout, Tolerance
+from atom_kernels.operator import Backend, Tolerance, WeightLayout
 from atom_kernels.platform import detect_platform
 from atom_kernels.triton.launch import launch
 
@@ -250,7 +250,7 @@ PACKED_EXPERTS_BACKEND = Backend(
     implementation="Triton grouped products of codes decoded in registers, activation in the first",
     supports=_supports_packed,
     bind=_bind,
-    layout=Layout(
+    layout=WeightLayout(
         MATRIX_LAYOUT.name,
         lambda problem, weights: pack_experts(problem, weights, MATRIX_LAYOUT, problem.dtype),
         lambda problem, source_bytes: packed_bytes(problem, MATRIX_LAYOUT, problem.dtype),

@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.dtypes import unplanned
 from atom_kernels.formats import WeightFormat
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 from atom_kernels.platform import Platform
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def backends(
     implementation: str,
     supports: Callable[[LinearProblem, Platform], str | None],
     bind: Callable[[LinearProblem, Any], Linear],
-    layout: Layout,
+    layout: WeightLayout,
 ) -> tuple[Backend, Backend]:
     """A product as the backend of a linear alone, and of one between its neighbors."""
 

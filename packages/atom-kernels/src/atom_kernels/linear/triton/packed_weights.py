@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from atom_kernels.formats import Codes, WeightFormat, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 
 # Inputs of one tile of words of 16 bits, and of each of its four planes.
 TILE = 128
@@ -187,4 +187,4 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     return codes + height * width * a_group + rows * problem.dtype.itemsize * problem.bias
 
 
-PACKED_LAYOUT = Layout("codes as Triton reads them", pack, _num_bytes)
+PACKED_LAYOUT = WeightLayout("codes as Triton reads them", pack, _num_bytes)

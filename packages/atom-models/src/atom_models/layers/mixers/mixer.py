@@ -64,11 +64,11 @@ class Mixer(WeightedLayer):
         name: as `prefix`.
         problem: the same.
         linears: the problem's weights that checkpoints hold as linears, each with the linear's name.
-        stored: names, after the parent's, of other weights that checkpoints call otherwise than the problem does.
+        other_names: names, after the parent's, of other weights that checkpoints call otherwise than the problem does.
     """
 
     linears: ClassVar[Mapping[str, str]] = {}
-    stored: ClassVar[Mapping[str, str]] = {}
+    other_names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Mixer(WeightedLayer):
         if slot in self.linears:
             self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
         else:
-            name = f"{parent}.{self.stored.get(slot, slot)}"
+            name = f"{parent}.{self.other_names.get(slot, slot)}"
             self.expect(name, (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
 
     @property
