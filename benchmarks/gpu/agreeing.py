@@ -21,6 +21,7 @@ from atom_core.config.sections import EngineConfig
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
+from atom_models.layers.loadable import expected_weights
 from atom_models.weights.filling import loadable
 
 # A power of two, which every dtype holds: layers add numbers below 100.
@@ -62,7 +63,7 @@ def _change(model: torch.nn.Module, changes: Mapping[str, Change], device: str) 
     """Load and pack the layers anew whose weights are chosen."""
     generator = torch.Generator(device).manual_seed(0)
     for layer in loadable(model):
-        for name, weight in layer.expected_weights().items():
+        for name, weight in expected_weights(layer).items():
             if name in changes:
                 tensor = torch.empty(weight.shape, dtype=weight.dtype, device=device)
                 changes[name](tensor.normal_(0.0, 0.02, generator=generator))

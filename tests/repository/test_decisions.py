@@ -24,6 +24,7 @@ _CHOOSERS = {
     "packages/atom-kernels/src/atom_kernels/platform/platform.py",
     "packages/atom-kernels/src/atom_kernels/select.py",
 }
+_HOLDS_A_FORMAT = re.compile(r"(^|\.)(weight|gate_up|down)_format$")
 _FORMATS = {"Float8", "Integers", "Mxfp4", "Nvfp4", "Plain"}
 # Messages of other people's libraries, which state nothing else.
 _OUTSIDE = {
@@ -63,6 +64,13 @@ def asked_formats(module: ast.Module) -> Iterator[int]:
             yield from [node.lineno] if classes & _FORMATS else []
 
 
+def absent_formats(module: ast.Module) -> Iterator[int]:
+    """Lines that ask whether there is a format of weights: plain numbers are a format like any other."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot):
+            yield from [node.lineno] if _HOLDS_A_FORMAT.search(ast.unparse(node.left)) else []
+
+
 def found(look, allowed: set[str]) -> list[str]:
     files = [file for package in MAY_IMPORT for file in source_files(package) if short(file) not in allowed]
     return [f"{short(file)}:{line}" for file in files for line in look(tree(file))]
@@ -77,7 +85,7 @@ def test_nothing_is_decided_by_the_words_of_a_reason():
 
 
 def test_formats_of_weights_are_read_by_what_they_say_of_themselves():
-    assert found(asked_formats, set()) == []
+    assert found(asked_formats, set()) + found(absent_formats, set()) == []
 
 
 @pytest.mark.parametrize(
@@ -86,6 +94,19 @@ def test_formats_of_weights_are_read_by_what_they_say_of_themselves():
 )
 def test_classes_of_formats_are_told_from_others(source: str, count: int):
     assert len(list(asked_formats(ast.parse(source)))) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("problem.weight_format is None", 1),
+        ("gate_up_format is not None or x", 1),
+        ("problem.input_format is None", 0),
+        ("problem.weight_format == held", 0),
+    ],
+)
+def test_asking_for_no_format_is_told_from_comparing_formats(source: str, count: int):
+    assert len(list(absent_formats(ast.parse(source)))) == count
 
 
 @pytest.mark.parametrize(

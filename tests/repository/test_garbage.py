@@ -10,7 +10,7 @@ from source_tree import MAY_IMPORT, source_files, tree
 
 # The main of each process that is ours, and what it calls to begin its work.
 MAINS = {
-    "atom_core/engine/process/core_process.py: main": "_EngineLoop(core, context, sender, launch.folder).run",
+    "atom_core/engine/process/core_process.py: main": "_EngineLoop(core, context, sender, start.folder).run",
     "atom_core/executor/processes/rank_loop.py: _load": "self._answer",
     "atom_server/lifecycle.py: _serve": "server.serve",
 }

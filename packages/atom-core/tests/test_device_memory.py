@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from atom_core.worker.cache.device_memory import GRAPH_BYTES, DeviceMemory, graph_bytes
-from atom_core.worker.graphs.plan import GraphPlan
+from atom_core.worker.graphs.plan import GraphsToCapture
 from atom_core.worker.graphs.shapes import GraphShapes
 from atom_core.worker.model.dummy_steps import dummy_geometry
 
@@ -39,7 +39,7 @@ def test_the_measured_prompts_write_nothing_and_read_the_first_block_alone():
 
 
 def test_graphs_take_memory_each_and_for_the_largest():
-    assert graph_bytes(GraphPlan(), 1000, 10) == 0
-    assert graph_bytes(GraphPlan(piece_sizes=(1, 64)), 1000, 10) == 2 * GRAPH_BYTES + 64 * 10
-    whole = GraphPlan(GraphShapes((1, 32), (64,)), (128,))
+    assert graph_bytes(GraphsToCapture(), 1000, 10) == 0
+    assert graph_bytes(GraphsToCapture(piece_sizes=(1, 64)), 1000, 10) == 2 * GRAPH_BYTES + 64 * 10
+    whole = GraphsToCapture(GraphShapes((1, 32), (64,)), (128,))
     assert graph_bytes(whole, 1000, 10) == 4 * GRAPH_BYTES + 2 * 4 * 32 * 1000 + 128 * 10

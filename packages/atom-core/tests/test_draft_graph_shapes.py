@@ -14,7 +14,7 @@ import torch
 from atom_core.config import CompileConfig
 from atom_core.speculation import SpeculationConfig
 from atom_core.worker.cache.device_memory import GRAPH_BYTES, graph_bytes
-from atom_core.worker.graphs.plan import GraphPlan, plan_graphs
+from atom_core.worker.graphs.plan import GraphsToCapture, plan_graphs
 from atom_core.worker.graphs.shapes import GraphShape, GraphShapes, draft_shapes
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.requests.device_tables import DeviceTables
@@ -87,7 +87,7 @@ def test_a_step_with_unequal_drafts_is_padded_with_tokens_that_its_requests_have
 def test_all_tokens_of_a_decode_are_sampled_after_and_the_last_of_a_prompt():
     shapes = (GraphShape(4, 12, 3), GraphShape(4, 4), GraphShape(16, 64))
     assert [(shape.is_decode, shape.num_samples) for shape in shapes] == [(True, 12), (True, 4), (False, 16)]
-    whole = GraphPlan(GraphShapes((4,), draft_shapes=draft_shapes((4,), 2, 100)))
+    whole = GraphsToCapture(GraphShapes((4,), draft_shapes=draft_shapes((4,), 2, 100)))
     assert graph_bytes(whole, 1000, 10) == 3 * GRAPH_BYTES + 2 * 4 * 12 * 1000 + 12 * 10
 
 

@@ -28,7 +28,7 @@ def admit(cache: PagedCache, token_ids: Sequence[int] = (7,) * 5):
 def test_a_request_is_told_one_slot_and_the_blocks_of_its_tokens():
     cache = make_cache()
     table = admit(cache)
-    assert [len(ids) for ids in table.take_news()] == [2, 1]
+    assert [len(ids) for ids in table.take_new_blocks()] == [2, 1]
     assert table.slot in (1, 2)
     assert table.num_held == 2
 
@@ -60,7 +60,7 @@ def test_a_request_holds_a_slot_for_each_draft_and_one():
     first, second = admit(cache), admit(cache)
     assert [first.slot, second.slot] == [1, 5]
     assert admit(cache) is None
-    assert first.take_news() == [[*first.block_ids], [1]]
+    assert first.take_new_blocks() == [[*first.block_ids], [1]]
     cache.release(first)
     assert admit(cache).slot == 1
 

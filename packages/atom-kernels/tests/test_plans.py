@@ -19,7 +19,7 @@ from atom_kernels.linear import OP as LINEAR
 from atom_kernels.linear import LinearProblem
 from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
-from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightError, WeightSpec, Work
+from atom_kernels.operator import Backend, Op, Tolerance, WeightError, WeightLayout, WeightSpec, Work
 from atom_kernels.platform import Facts, platform_from_facts
 from atom_kernels.select import NoBackendError, plan_with, select
 
@@ -42,7 +42,7 @@ def make_backend(name="torch", tag=1.0, *, reason=None, max_rows=None, layout=No
         implementation=f"adds {tag}",
         supports=lambda problem, platform: reason,
         bind=bind,
-        layout=layout or Layout("source"),
+        layout=layout or WeightLayout("source"),
         max_rows=max_rows,
     )
 
@@ -119,7 +119,7 @@ def test_a_bound_plan_has_a_number_of_rows_for_each_kernel_that_it_may_launch():
 
 
 def test_a_second_copy_of_the_weights_is_avoided_where_a_later_backend_shares_the_first():
-    packed = Layout("packed")
+    packed = WeightLayout("packed")
     op = make_op(
         make_backend("native", 3.0, max_rows=2), make_backend("onednn", 2.0, layout=packed), make_backend("torch", 1.0)
     )
@@ -130,7 +130,7 @@ def test_a_second_copy_of_the_weights_is_avoided_where_a_later_backend_shares_th
 
 
 def test_a_plan_says_the_bytes_of_every_layout_that_it_holds():
-    packed = Layout("packed", num_bytes=lambda problem, source_bytes: 2 * source_bytes)
+    packed = WeightLayout("packed", num_bytes=lambda problem, source_bytes: 2 * source_bytes)
     op = make_op(make_backend("native", 3.0, max_rows=2), make_backend("onednn", 2.0, layout=packed))
     plan = select(op, TagProblem(), CPU)
     assert plan.layouts == (("source", 16), ("packed", 32))
@@ -179,7 +179,7 @@ def test_prepare_frees_the_source_of_a_repacked_weight():
     def copy(problem, weights: Any):
         return {name: weight.clone() for name, weight in weights.items()}
 
-    packed = Layout("packed", pack=copy)
+    packed = WeightLayout("packed", pack=copy)
     plan = select(make_op(make_backend(layout=packed)), TagProblem(), CPU)
     source = torch.ones(4)
     alive = weakref.ref(source)

@@ -203,7 +203,7 @@ def test_the_largest_number_of_an_nvfp4_matrix_has_the_largest_scale_and_code(we
 @each([one for one in FORMATS if not isinstance(one, Plain | Mxfp4)])
 def test_kernels_read_a_format_by_what_it_says_of_itself(weight_format):
     problem = LinearProblem(320, 192, torch.float32, weight_format=Told(weight_format))
-    tensors = problem.held.quantize(matrix())
+    tensors = problem.weight_format.quantize(matrix())
     x = matrix(5)
     expected = linear(x, weight_format.dequantize(tensors | {"scale": tensors["scale"].float() * 2}, 320))
     for backend in DENSE.backends:

@@ -22,6 +22,7 @@ from atom_models import (
 )
 from atom_models.drafting import build_draft, choose_draft
 from atom_models.drafting.eagle_config import read_eagle_config
+from atom_models.layers.loadable import loadable
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import ONLINE
 from draft_runs import Drafting, draft_logits, load_both, refusal
@@ -253,7 +254,7 @@ def test_rotations_reach_as_far_as_the_target_does(targets: dict[str, Path], tmp
 def test_a_head_is_held_in_plain_numbers_behind_a_target_that_is_rounded(targets: dict[str, Path], tmp_path: Path):
     loaded, draft = load_both(targets["llama"], make_head(tmp_path), quantization=ONLINE["int8"])
     held = [
-        {one.held for layer in model.modules() for one in getattr(layer, "held_weights", list)()}
+        {one.held().held for layer in loadable(model) for one in layer.weights() if one.held}
         for model in (loaded.model, draft)
     ]
     assert "int8" in " ".join(held[0])

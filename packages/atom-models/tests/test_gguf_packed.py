@@ -93,7 +93,7 @@ def assert_as_near_as(packed, plain, path, dtype):
 
 def assert_held_packed(model, quant):
     projections = [layer for name, layer in model.model.named_modules() if name.endswith("_proj")]
-    assert {held.stored for layer in projections for held in layer.held_weights()} == {quant}
+    assert {weights.stored for layer in projections for weights in layer.weights()} == {quant}
     formats = {part.problem.weight_format for layer in projections for part in layer._parts}
     assert formats == {GGUFLayout(quant).weight_format}
 
@@ -116,9 +116,9 @@ def test_types_of_merged_shards_that_differ_are_packed_side_by_side(tmp_path):
     path = write_gguf(folder, tmp_path / "m.gguf", quant="Q4_K", others={"attn_v": "Q6_K", "ffn_up": "F16"})
     packed, plain = load_model(path, "float32"), load_model(path, "float32", quantization="none")
     layer = packed.model.model.layers[0]
-    assert [held.stored for held in layer.self_attn.qkv_proj.held_weights()] == ["Q4_K", "Q6_K"]
+    assert [weights.stored for weights in layer.self_attn.qkv_proj.weights()] == ["Q4_K", "Q6_K"]
     gate, up = layer.mlp.gate_up_proj._parts
-    assert (gate.problem.weight_format, up.problem.held) == (
+    assert (gate.problem.weight_format, up.problem.weight_format) == (
         GGUFLayout("Q4_K").weight_format,
         Plain(torch.float32),
     )
@@ -141,7 +141,7 @@ def test_packed_weights_can_be_rounded_to_another_format_from_their_plain_number
 
 def test_plain_numbers_are_had_for_the_asking(tmp_path):
     model = load_model(make_llama(tmp_path, "Q4_1"), "float32", quantization="none")
-    assert model.model.model.layers[0].mlp.down_proj._parts[0].problem.weight_format is None
+    assert model.model.model.layers[0].mlp.down_proj._parts[0].problem.is_plain
 
 
 @needs_kernel
@@ -224,9 +224,9 @@ def test_a_plan_counts_packed_matrices_as_they_are_held(tmp_path):
 def test_a_table_that_the_head_shares_stays_packed(quant, dtype, tmp_path):
     path = make_llama(tmp_path, quant, tie=True)
     packed, plain = load_model(path, dtype), load_model(path, dtype, quantization="none")
-    [table], [head] = packed.model.model.embed_tokens.held_weights(), packed.model.lm_head.held_weights()
+    [table], [head] = packed.model.model.embed_tokens.weights(), packed.model.lm_head.weights()
     wanted = GGUFLayout(quant).weight_format.name
-    assert (table.stored, table.held, head.held) == (quant, wanted, wanted)
+    assert (table.stored, table.held().held, head.held().held) == (quant, wanted, wanted)
     ids = torch.tensor([3, 511, 0, 3])
     rows = [one.model.model.embed_tokens(ids) for one in (packed, plain)]
     assert rows[0].dtype is getattr(torch, dtype)
@@ -237,7 +237,7 @@ def test_a_table_that_the_head_shares_stays_packed(quant, dtype, tmp_path):
 def test_a_table_whose_head_has_a_matrix_of_its_own_is_plain(tmp_path):
     """Looking up rows is no faster from packed ones."""
     model = load_model(make_llama(tmp_path, "Q8_0"), "float32")
-    assert model.model.model.embed_tokens.held_weights()[0].held == "float32"
+    assert model.model.model.embed_tokens.weights()[0].held().held == "float32"
 
 
 @needs_kernel

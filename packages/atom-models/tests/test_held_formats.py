@@ -17,6 +17,7 @@ from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
 from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.layers.linear_weights import plan_linear, prepare
+from atom_models.layers.loadable import expected_weights
 from atom_models.layers.norms.residual import Unnormed
 from atom_models.quantization import (
     EXPERTS,
@@ -32,6 +33,7 @@ from atom_models.quantization import (
 from atom_models.quantization.layouts import Float8Layout, Int8Layout, Mxfp4Layout, PlainLayout
 from atom_models.quantization.packing import held_problem
 from atom_models.requirements import find_accelerators
+from single_layers import is_packed
 from tiny_models import make_tiny_llama
 
 INT8 = HeldFormat(Integers(8), without_kernel=True)
@@ -40,7 +42,7 @@ INT8 = HeldFormat(Integers(8), without_kernel=True)
 @pytest.mark.parametrize("missing", ["gate_up", "down"])
 def test_experts_of_which_one_matrix_is_plain_are_plain(missing):
     plain = ExpertsProblem(4, 2, 64, 64, torch.bfloat16)
-    formats = {"gate_up": Mxfp4(), "down": Mxfp4()} | {missing: None}
+    formats = {"gate_up": Mxfp4(), "down": Mxfp4()} | {missing: Plain(torch.bfloat16)}
     rounded = HeldFormat(Mxfp4())
     assert held_problem(EXPERTS, plain, list(formats.values()), rounded, Platform.nvidia("sm_90")) == plain
 
@@ -73,7 +75,7 @@ def make_layer(held, dtype=torch.bfloat16, bias=True):
     layer = ReplicatedLinear(64, 96, context, prefix="a.proj", bias=bias)
     generator = torch.Generator().manual_seed(0)
     weights = {}
-    for name, expected in layer.expected_weights().items():
+    for name, expected in expected_weights(layer).items():
         weights[name] = torch.randn(expected.shape, generator=generator).to(expected.dtype)
         layer.load_shard(name, weights[name])
     layer.finish()
@@ -172,28 +174,28 @@ def test_a_linear_of_odd_size_stays_plain_when_the_others_are_rounded():
     context = BuildContext(dtype=torch.float32, quantization=quantization)
     odd = ReplicatedLinear(50, 96, context, prefix="a.proj")
     even = ReplicatedLinear(64, 96, context, prefix="a.proj")
-    assert (odd.is_quantized(context.platform), even.is_quantized(context.platform)) == (False, True)
+    assert (is_packed(odd, context.platform), is_packed(even, context.platform)) == (False, True)
 
 
 @pytest.mark.parametrize("skipped", [(), ("up_proj",), ("up_proj", "gate_proj")])
 def test_a_merged_linear_is_quantized_if_one_of_its_parts_is(skipped):
     context = BuildContext(dtype=torch.float32, quantization=OneFormat("test", INT8, skipped))
     merged = MergedColumnParallelLinear(64, {"gate_proj": 32, "up_proj": 32}, context, prefix="m.gate_up")
-    assert merged.is_quantized(context.platform) is (len(skipped) < 2)
+    assert is_packed(merged, context.platform) is (len(skipped) < 2)
     if len(skipped) == 1:  # two plans, whose outputs no kernel puts together
         assert not merged.end_with_silu_and_mul()
 
 
 def test_the_head_stays_dense():
-    assert held_by(ONLINE["int8"], "lm_head") is None
+    assert held_by(ONLINE["int8"], "lm_head") == HeldFormat()
     assert held_by(ONLINE["int8"], "model.layers.0.mlp.down_proj") == INT8
 
 
 def test_skipped_names_match_whole_components():
     choice = OneFormat("test", INT8, ("layers.1", "o_proj"))
-    assert held_by(choice, "model.layers.1.mlp.up_proj") is None
+    assert held_by(choice, "model.layers.1.mlp.up_proj") == HeldFormat()
     assert held_by(choice, "model.layers.11.mlp.up_proj") == INT8
-    assert held_by(choice, "model.layers.0.self_attn.o_proj") is None
+    assert held_by(choice, "model.layers.0.self_attn.o_proj") == HeldFormat()
 
 
 def make_int8_checkpoint(folder, skipped=("lm_head",)):
@@ -234,7 +236,7 @@ def test_a_checkpoint_of_int8_weights_equals_its_dense_twin(tmp_path, skipped):
 def test_shards_that_a_checkpoint_skips_stay_dense_within_a_merged_layer(tmp_path):
     model = load_model(make_int8_checkpoint(tmp_path, ("lm_head", "k_proj"))[0]).model
     parts = model.model.layers[0].self_attn.qkv_proj._parts
-    assert [part.problem.weight_format for part in parts] == [Integers(8), None, Integers(8)]
+    assert [part.problem.weight_format for part in parts] == [Integers(8), Plain(parts[1].problem.dtype), Integers(8)]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_unknown_quantization_is_refused_with_what_is_known(config, requested, s
 
 def test_nothing_asked_for_and_nothing_in_the_config_is_dense():
     found = choose_quantization({}).for_layer("any.name", torch.bfloat16)
-    assert (found.stored, found.held) == (PlainLayout(torch.bfloat16), None)
+    assert (found.stored, found.held) == (PlainLayout(torch.bfloat16), HeldFormat())
 
 
 @dataclass(frozen=True)
@@ -310,7 +312,7 @@ def test_the_logits_of_a_packed_head_are_sums_that_were_not_rounded(weights):
 
 def test_a_merged_layer_frees_its_sources_when_it_finishes():
     layer = MergedColumnParallelLinear(64, {"gate": 64, "up": 64}, BuildContext(dtype=torch.float32), prefix="m.x")
-    for name, expected in layer.expected_weights().items():
+    for name, expected in expected_weights(layer).items():
         layer.load_shard(name, torch.zeros(expected.shape))
     assert isinstance(layer, Linear)
     assert layer._parts[0].matrices._tensors

@@ -15,6 +15,7 @@ from atom_models import BuildContext, load_model, mixer_layers
 from atom_models.architectures.deepseek_v2 import DeepseekV2Attention, DeepseekV2Config
 from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.layers import LatentAttention, Loadable, make_rotary, mla_scale
+from atom_models.layers.loadable import expected_weights
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import choose_quantization
 from tiny_architectures import make_tiny
@@ -57,7 +58,7 @@ def make_layer(context: BuildContext | None = None, *, rotary_dim: int = 4, **ov
 
 
 def fill(layer: Loadable) -> None:
-    for name, expected in sorted(layer.expected_weights().items()):
+    for name, expected in sorted(expected_weights(layer).items()):
         generator = torch.Generator().manual_seed(len(name))
         layer.load_shard(name, torch.randn(expected.shape, generator=generator) * 0.3)
     layer.finish()
@@ -65,7 +66,7 @@ def fill(layer: Loadable) -> None:
 
 def names_of(layer: DeepseekV2Attention) -> set[str]:
     owners = [module for module in layer.modules() if isinstance(module, Loadable)]
-    return {name.rpartition("self_attn.")[2] for owner in owners for name in owner.expected_weights()}
+    return {name.rpartition("self_attn.")[2] for owner in owners for name in expected_weights(owner)}
 
 
 def run(layer: DeepseekV2Attention, hidden_states: torch.Tensor, *, between_graphs: Any = None) -> torch.Tensor:

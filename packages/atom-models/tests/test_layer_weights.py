@@ -18,6 +18,7 @@ from atom_models.requirements import LayerWeights, layer_weights
 from converted_gguf import write_gguf
 from published_catalog import CHECKPOINTS
 from quantized_checkpoints import PUBLISHED, write_quantized
+from single_layers import is_packed
 from tiny_models import make_tiny_llama
 
 # DeepSeek's first layers: three that are dense, and two with experts.
@@ -119,7 +120,7 @@ def test_matrices_of_a_gguf_file_are_kept_packed_unless_plain_numbers_are_asked_
     path = write_gguf(make_tiny_llama(tmp_path / "m"), tmp_path / "m.gguf", quant="Q4_0")
     context = load_model(path).context
     held = {asked: of(path, asked)["model.layers.*.mlp.down_proj"].held for asked in (None, "auto", "none")}
-    packed = load_model(path).model.model.layers[0].mlp.down_proj.is_quantized(context.platform)
+    packed = is_packed(load_model(path).model.model.layers[0].mlp.down_proj, context.platform)
     kept = "int4 per 32" if packed else Plain(context.dtype).name
     assert held == {None: kept, "auto": kept, "none": Plain(context.dtype).name}
 

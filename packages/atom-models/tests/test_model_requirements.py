@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,10 +26,9 @@ from atom_models import (
     supported_architectures,
 )
 from atom_models.layers import Experts
-from atom_models.layers.loadable import Loadable
+from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.layers.norms.wide_norm import WideRMSNorm
 from atom_models.model import mixer_layers
-from atom_models.requirements import layer_weights
 from atom_models.requirements.parameters import count_parameters
 from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
 from tiny_architectures import families, make_tiny
@@ -80,8 +80,7 @@ def elements_per_token(problem):
 def assert_needs_are_those_of_the_built_model(checkpoint):
     needs = model_requirements(checkpoint)
     model = build_model(checkpoint, BuildContext(dtype=torch.float32))
-    layers = [module for module in model.modules() if isinstance(module, Loadable)]
-    parameters = sum(math.prod(e.shape) for layer in layers for e in layer.expected_weights().values())
+    parameters = sum(math.prod(e.shape) for layer in loadable(model) for e in expected_weights(layer).values())
     assert needs.num_parameters == parameters
     assert needs.weight_bytes["float32"] == 4 * parameters
     assert needs.weight_bytes["bfloat16"] == 2 * parameters
@@ -117,8 +116,11 @@ def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_fam
     context = BuildContext(collectives=FirstOfTwo())
     for layer in build_model(checkpoint, context).modules():
         if isinstance(layer, WideRMSNorm):
-            (name,), (shape,) = layer.expected_weights(), [weight.shape for weight in layer.weights_on_rank()]
-            assert 2 * shape[0] == layer.expected_weights()[name].shape[0]
+            (name,), (shape,) = (
+                expected_weights(layer),
+                [one.shape for weights in layer.weights() for one in weights.on_rank],
+            )
+            assert 2 * shape[0] == expected_weights(layer)[name].shape[0]
             names[name.split(".")[-2]] += 1
     assert all(names.values())
 
@@ -148,16 +150,26 @@ def test_rounded_experts_take_the_bytes_of_codes_and_scales(tmp_path):
     assert needs.weight_bytes["mxfp4"] == rest + needs.num_linear_parameters * 17 // 32
 
 
-def test_a_matrix_that_latent_attention_absorbs_is_not_counted_as_rounded(tmp_path):
-    checkpoint = open_checkpoint(make_tiny("deepseek_v2-lite", tmp_path / "m"))
+@pytest.mark.parametrize("family", ["deepseek_v2-lite", "qwen3_next"])
+def test_what_a_layer_never_rounds_is_not_counted_as_rounded(family, tmp_path):
+    """Latent attention absorbs a matrix; routers, gates of shared experts and convolutions stay plain."""
+    checkpoint = open_checkpoint(make_tiny(family, tmp_path / "m"))
     model = build_model(checkpoint, BuildContext(dtype=torch.bfloat16))
-    kept = [one for one in layer_weights(checkpoint, "int8") if one.operator == "latent_attention"]
-    assert [one.held for one in kept] == [one.stored for one in kept] != []
-    names = ("kv_b_proj", "embed_tokens", "lm_head", "mlp.gate.")
-    layers = [layer for layer in model.modules() if isinstance(layer, Loadable)]
-    rounded = [one for one in layers if not any(name in " ".join(one.expected_weights()) for name in names)]
-    matrices = [weight.shape for layer in rounded for weight in layer.weights_on_rank() if len(weight.shape) > 1]
-    assert model_requirements(checkpoint).num_linear_parameters == sum(map(math.prod, matrices))
+    names = ("kv_b_proj", "embed_tokens", "lm_head", "mlp.gate.", "shared_expert_gate", "conv1d")
+    rounded = [one for one in loadable(model) if not any(name in " ".join(expected_weights(one)) for name in names)]
+    on_rank = [one for layer in rounded for weights in layer.weights() for one in weights.on_rank]
+    numbers = sum(one.count * math.prod(one.shape) for one in on_rank if len(one.shape) > 1)
+    assert model_requirements(checkpoint).num_linear_parameters == numbers
+
+
+def test_a_matrix_that_latent_attention_absorbs_takes_the_bytes_of_plain_numbers_however_it_is_stored(tmp_path):
+    plain, tiles = make_tiny("deepseek_v2-lite", tmp_path / "plain"), PUBLISHED["fp8 tiles"]
+    sizes = []
+    for name, published in (("stored", tiles), ("left out", replace(tiles, skipped=(*tiles.skipped, "kv_b_proj")))):
+        (tmp_path / name).mkdir()
+        needs = model_requirements(open_checkpoint(write_quantized(tmp_path / name, plain, published)[0]))
+        sizes.append(needs.weight_bytes["fp8"])
+    assert sizes[0] == sizes[1]
 
 
 def test_a_mixture_stays_as_it_is_published_where_a_kernel_reads_its_experts(tmp_path, monkeypatch):

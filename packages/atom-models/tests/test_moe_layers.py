@@ -12,6 +12,7 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import BuildContext, num_idle_weights, sizes_told_apart
 from atom_models.layers import Experts, MoE, MoEConfig, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
+from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.weights import load_dummy_weights
 
 E, K, D, I = 4, 2, 16, 6  # noqa: E741
@@ -70,7 +71,7 @@ def interleaved_tensors(weights):
 def load_experts(tensors, ranks=None, **options):
     layer = make_experts(ranks, **options)
     layer.choose_names(tensors)
-    assert sorted(layer.expected_weights()) == sorted(tensors)
+    assert sorted(expected_weights(layer)) == sorted(tensors)
     for name, tensor in tensors.items():
         layer.load_shard(name, tensor)
     layer.finish()
@@ -128,7 +129,7 @@ def test_the_sum_over_ranks_holds_each_bias_once(store, options):
 def test_a_checkpoint_without_experts_is_expected_to_name_each():
     layer = make_experts()
     layer.choose_names({"something.else"})
-    assert "m.experts.3.down_proj.weight" in layer.expected_weights()
+    assert "m.experts.3.down_proj.weight" in expected_weights(layer)
 
 
 def test_a_tensor_of_another_shape_is_refused_by_name():
@@ -139,7 +140,7 @@ def test_a_tensor_of_another_shape_is_refused_by_name():
 
 def test_weights_of_experts_that_a_token_does_not_choose_are_idle():
     moe = make_moe(shared_experts=SharedExpertsConfig(10))
-    held = sum(math.prod(weight.shape) for weight in moe.experts.expected_weights().values())
+    held = sum(math.prod(weight.shape) for weight in expected_weights(moe.experts).values())
     assert num_idle_weights(moe) == held * (E - K) // E
 
 
@@ -227,7 +228,7 @@ def test_names_of_router_and_bias_are_the_models():
 
 
 def expected_names(moe):
-    return [name for layer in moe.modules() if hasattr(layer, "expected_weights") for name in layer.expected_weights()]
+    return [name for layer in loadable(moe) for name in expected_weights(layer)]
 
 
 @pytest.mark.gpu

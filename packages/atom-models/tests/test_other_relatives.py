@@ -24,6 +24,7 @@ from atom_models.layers import (
     UngatedMLP,
     make_rotary,
 )
+from atom_models.layers.loadable import expected_weights
 from atom_models.layers.norms.residual import summed
 from atom_models.requirements.parameters import count_parameters
 from tiny_architectures import redraw
@@ -43,7 +44,7 @@ def make_context(**overrides):
 
 
 def fill(layer):
-    weights = {name: torch.randn(expected.shape) for name, expected in layer.expected_weights().items()}
+    weights = {name: torch.randn(expected.shape) for name, expected in expected_weights(layer).items()}
     for name, weight in weights.items():
         layer.load_shard(name, weight)
     layer.finish()

@@ -16,6 +16,7 @@ from atom_kernels.protocols.collectives import SingleRank
 from atom_kernels.select import select
 from atom_models import BuildContext, build_model, open_checkpoint
 from atom_models.layers import Experts, MoEConfig
+from atom_models.layers.loadable import expected_weights
 from atom_models.layers.matrices import StoredMatrix, format_on_rank
 from atom_models.model import stored_quantization
 from atom_models.quantization import (
@@ -38,6 +39,7 @@ from atom_models.quantization.layouts import (
 )
 from atom_models.quantization.packing import held_problem
 from quantized_checkpoints import PUBLISHED, write_gpt_oss, write_quantized
+from single_layers import bytes_on_rank
 from tiny_architectures import make_tiny
 
 E, K, D, I = 4, 2, 64, 64  # noqa: E741
@@ -58,7 +60,7 @@ class OneLayout:
 
     def for_layer(self, layer_name, dtype):
         which = self._layouts[int(layer_name.split(".")[1]) % len(self._layouts)]
-        return LayerQuantization(which, None if isinstance(which, PlainLayout) else HeldFormat())
+        return LayerQuantization(which)
 
 
 class Rank(SingleRank):
@@ -138,7 +140,7 @@ def test_stored_codes_become_plain_numbers_where_no_kernel_reads_them(monkeypatc
     monkeypatch.setenv("ATOM_DISABLE_NATIVE", "1")
     stored, numbers = stored_as(plain_tensors(), [Mxfp4Layout()])
     layer = make_experts(OneLayout(Mxfp4Layout()))
-    assert held_formats(layer) == (None, None)
+    assert layer.problem.is_plain
     assert torch.equal(run(layer, stored), plain_result(numbers))
 
 
@@ -146,7 +148,7 @@ def test_stored_codes_become_plain_numbers_where_no_kernel_reads_them(monkeypatc
 def test_sizes_that_no_kernel_takes_stay_plain():
     tensors = plain_tensors(size=24)
     layer = make_experts(choose_quantization({}, "int8"), size=24)
-    assert held_formats(layer) == (None, None)
+    assert layer.problem.is_plain
     assert torch.equal(run(layer, tensors), plain_result(tensors, size=24))
 
 
@@ -156,7 +158,7 @@ def test_sizes_that_no_kernel_takes_stay_plain():
 def test_stored_codes_are_cut_over_ranks_and_change_no_number(layout, num_ranks):
     stored, numbers = stored_as(plain_tensors(), [layout])
     ranks = [make_experts(OneLayout(layout), collectives=Rank(rank, num_ranks)) for rank in range(num_ranks)]
-    assert all(layer.problem.gate_up_format is not None for layer in ranks)
+    assert not any(layer.problem.is_plain for layer in ranks)
     summed = sum(run(layer, stored) for layer in ranks)
     assert torch.allclose(summed, plain_result(numbers), atol=1e-5)
 
@@ -172,8 +174,8 @@ def test_a_rank_allocates_the_bytes_of_experts_that_are_counted(layout, num_rank
                 layer.load_shard(f"m.{expert}.{name}.{suffix}", torch.ones(tensor.shape).to(tensor.dtype))
     assert all(held == layer.problem.matrices[slot].held for slot, held in formats_of_stacks(layer).items())
     allocated = [sum(tensor.nbytes for tensor in stack.take().values()) for stack in layer._stacks.values()]
-    assert [one.packed_bytes for one in layer.weights_on_rank()] == allocated
-    assert (type(layout.weight_format) is Plain) == (layer.problem.gate_up_format is None)
+    assert bytes_on_rank(layer) == allocated
+    assert (type(layout.weight_format) is Plain) == layer.problem.is_plain
 
 
 def formats_of_stacks(layer):
@@ -184,9 +186,9 @@ def formats_of_stacks(layer):
 def test_experts_that_cannot_be_cut_are_counted_as_the_plain_numbers_that_they_become():
     """The second of two ranks begins within a block of 32 inputs of the down projection."""
     whole, half = (make_experts(OneLayout(Mxfp4Layout()), 32, collectives=Rank(ranks - 1, ranks)) for ranks in (1, 2))
-    assert [one.packed_bytes for one in whole.weights_on_rank()] == [E * 64 * D * 17 // 32, E * D * 32 * 17 // 32]
+    assert bytes_on_rank(whole) == [E * 64 * D * 17 // 32, E * D * 32 * 17 // 32]
     plain = whole.problem.dtype.itemsize
-    assert [one.packed_bytes for one in half.weights_on_rank()] == [E * 32 * D * plain, E * D * 16 * plain]
+    assert bytes_on_rank(half) == [E * 32 * D * plain, E * D * 16 * plain]
 
 
 @needs_kernel
@@ -196,7 +198,7 @@ def test_experts_that_are_stored_in_several_formats_are_held_plain(other):
     stored, numbers = stored_as(plain_tensors(), layouts)
     layer = make_experts(OneLayout(*layouts))
     assert torch.equal(run(layer, stored), plain_result(numbers))
-    assert held_formats(layer) == (None, None)
+    assert layer.problem.is_plain
 
 
 def test_scales_of_tiles_that_hold_gate_and_up_by_turns_cannot_be_kept():
@@ -231,10 +233,11 @@ def test_experts_of_published_mixtures_stay_packed(family, tmp_path):
     experts = [layer for layer in model.modules() if isinstance(layer, Experts)]
     assert experts
     for layer in experts:
-        [told], [gate_up, _] = layer.held_weights(), layer.weights_on_rank()[:2]
+        [weights] = layer.weights()
+        told, gate_up = weights.held(), weights.on_rank[0]
         assert type(layer.problem.gate_up_format) is type(wanted)
         assert wanted.name.split()[0] in told.held
-        assert told.num_bytes < 2 * 1.5 * math.prod(gate_up.shape)
+        assert told.num_bytes < 2 * 1.5 * gate_up.count * math.prod(gate_up.shape)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +250,7 @@ def test_experts_stay_packed_on_gpus(stored):
     )
     layer = Experts(MoEConfig(E, K, 128, 256), context, prefix="m")
     assert held_formats(layer) == (stored.weight_format, stored.weight_format)
-    [told] = layer.held_weights()
+    told = layer.weights()[0].held()
     assert any("codes decoded in registers" in one for one in told.implementations)
     assert told.num_bytes < 1.2 * num_bytes(stored.weight_format, 3 * E * 256, 128)
 
@@ -274,5 +277,5 @@ def test_experts_of_a_layer_are_told_what_activations_may_be_rounded_to():
         dtype=torch.bfloat16, quantization=Rounding(Float8Layout()), platform=Platform.rocm("gfx942")
     )
     layer = Experts(config, context, prefix="experts")
-    layer.expected_weights()
+    expected_weights(layer)
     assert layer.problem.input_format == Float8()

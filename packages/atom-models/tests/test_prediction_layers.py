@@ -28,6 +28,7 @@ from atom_models import (
     open_checkpoint,
 )
 from atom_models.drafting import build_draft, choose_draft, prediction_layers
+from atom_models.layers.loadable import loadable
 from atom_models.paged_run import PagedRun, SequenceStep
 from converted_gguf import write_gguf
 from draft_runs import Drafting, draft_logits, load_both
@@ -326,8 +327,8 @@ def test_prediction_layers_of_a_quantized_checkpoint_have_its_formats(family: st
     quantized, twin = write_quantized(tmp_path, tiny_family(family), PUBLISHED["fp8 tiles"])
     [[ours], [exact]] = [draft_logits(*load_both(folder), make_texts(20)) for folder in (quantized, twin)]
     assert_close([ours], [exact])
-    layers = load_both(quantized)[1].modules()
-    stored = {held.stored for layer in layers for held in getattr(layer, "held_weights", list)()}
+    draft = load_both(quantized)[1]
+    stored = {weights.stored for layer in loadable(draft) for weights in layer.weights() if weights.held}
     assert any(name.startswith("fp8") for name in stored)
 
 

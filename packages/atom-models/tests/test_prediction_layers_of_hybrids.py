@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from atom_models import CheckpointError, mixer_layers, open_checkpoint
 from atom_models.drafting import choose_draft, prediction_layers
+from atom_models.layers.loadable import loadable
 from atom_models.paged_run import PagedRun, SequenceStep
 from draft_runs import Drafting, draft_logits, load_both
 from quantized_checkpoints import PUBLISHED, write_quantized
@@ -175,7 +176,7 @@ def test_prediction_layers_of_a_quantized_checkpoint_have_its_formats(
     save_file(stored, quantized / "model.safetensors", {"format": "pt"})
     loaded, draft = load_both(quantized)
     assert_close(draft_logits(loaded, draft, texts), draft_logits(*load_both(twin), texts))
-    formats = [each.stored for layer in draft.modules() for each in getattr(layer, "held_weights", list)()]
+    formats = [weights.stored for layer in loadable(draft) for weights in layer.weights() if weights.held]
     assert {found.startswith("fp8") for found in formats} == {True, False}
 
 

@@ -52,7 +52,13 @@ ACTIVE = {
     "qwen3.5-397b-a17b": 17e9,
 }
 # Bytes of the published weight files.
-PUBLISHED_GB = {"gpt-oss-120b": ("mxfp4", 65.25), "gpt-oss-20b": ("mxfp4", 13.76), "deepseek-r1": ("fp8", 671)}
+# Latent attention keeps what it absorbs as plain numbers: a byte more for each than in the files.
+ABSORBED_GB = 61 * 512 * 128 * (128 + 128) / 1e9
+PUBLISHED_GB = {
+    "gpt-oss-120b": ("mxfp4", 65.25),
+    "gpt-oss-20b": ("mxfp4", 13.76),
+    "deepseek-r1": ("fp8", 671 + ABSORBED_GB),
+}
 # KV heads x head size x 2 x layers (or the latent x layers), two bytes each.
 KV_BYTES = {
     "deepseek-r1": 61 * (512 + 64) * 2,

@@ -24,9 +24,11 @@ from atom_models import (
     open_checkpoint,
 )
 from atom_models.layers.linear import Linear
+from atom_models.layers.loadable import expected_weights
 from atom_models.quantization.published import StoredQuantization, read_published
 from atom_models.weights.safetensors_source import SafetensorsSource
 from quantized_checkpoints import PUBLISHED, change, set_config, write_gpt_oss, write_quantized
+from single_layers import is_packed
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
@@ -236,7 +238,7 @@ def test_matrices_that_are_one_in_the_file_may_have_one_scale_for_all_of_them():
     published = read_published(PUBLISHED["fp8 tensors"].config)
     context = BuildContext(dtype=torch.float32, quantization=StoredQuantization(published))
     layer = Linear(32, 96, context, prefix="layer.qkv_proj")
-    assert set(layer.expected_weights()) == {"layer.qkv_proj.weight", "layer.qkv_proj.weight_scale"}
+    assert set(expected_weights(layer)) == {"layer.qkv_proj.weight", "layer.qkv_proj.weight_scale"}
     weight = torch.randn(96, 32).to(torch.float8_e4m3fn)
     stored = {"layer.qkv_proj.weight": weight, "layer.qkv_proj.weight_scale": torch.tensor(0.25)}
     load_named_weights(torch.nn.ModuleList([layer]), stored.items(), "the file")
@@ -279,7 +281,7 @@ def test_linears_stay_packed_where_a_kernel_reads_the_format(name: str, plain_ll
         pytest.skip("no C kernels here")
     # Sorted inputs have a scale each, and blocks of nf4 may go on in the next row: no kernel reads these.
     stays_packed = name not in ("gptq sorted", "nf4", "nf4 nested")
-    assert layer.is_quantized(detect_platform()) is stays_packed
+    assert is_packed(layer, detect_platform()) is stays_packed
     held = layer._apply.weight_bytes / plain._apply.weight_bytes
     most = 1 if not stays_packed else 0.3 if "8" in name else 0.2
     assert most / 2 < held <= most
@@ -287,8 +289,8 @@ def test_linears_stay_packed_where_a_kernel_reads_the_format(name: str, plain_ll
 
 def test_nf4_becomes_plain_numbers_in_the_dtype_of_the_model(plain_llama: Path, tmp_path: Path):
     quantized, _ = write_quantized(tmp_path, plain_llama, PUBLISHED["nf4"])
-    [held] = load_model(quantized, "bfloat16").model.model.layers[0].mlp.gate_up_proj.held_weights()
-    assert (held.stored, held.held) == ("nf4", "bfloat16")
+    [weights] = load_model(quantized, "bfloat16").model.model.layers[0].mlp.gate_up_proj.weights()
+    assert (weights.stored, weights.held().held) == ("nf4", "bfloat16")
 
 
 # The error of logits that one rounding of each weight leaves in a tiny model of sharp weights.

@@ -22,6 +22,7 @@ from atom_models.layers import (
 )
 from atom_models.quantization import choose_quantization
 from quantized_checkpoints import PUBLISHED, Published
+from single_layers import bytes_on_rank
 
 IN, OUT = 192, 384
 # nf4 becomes plain numbers while it is loaded.
@@ -165,7 +166,7 @@ def test_a_rank_allocates_the_bytes_that_are_counted(name: str, size: int):
         allocated = [sum(tensor.nbytes for tensor in tensors.values())]
         if part.problem.bias:
             allocated.append(part.matrices.take_bias().nbytes)
-        assert [one.packed_bytes for one in layer.weights_on_rank()] == allocated
+        assert bytes_on_rank(layer) == allocated
 
 
 def published_but_ignored(layer: Any, name: str) -> set[str]:

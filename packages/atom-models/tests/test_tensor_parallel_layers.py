@@ -16,6 +16,7 @@ from atom_models.layers import (
     RowParallelLinear,
     VocabularyEmbedding,
 )
+from atom_models.layers.loadable import expected_weights
 from atom_models.paged_run import PagedRun, SequenceStep
 from draft_runs import draft_logits, load_both
 from tiny_heads import make_head
@@ -81,7 +82,7 @@ def make_context(group=None, rank=0):
 
 
 def fill(layer):
-    for index, (name, expected) in enumerate(layer.expected_weights().items()):
+    for index, (name, expected) in enumerate(expected_weights(layer).items()):
         generator = torch.Generator().manual_seed(index)
         layer.load_shard(name, torch.randn(expected.shape, generator=generator))
     layer.finish()

@@ -25,6 +25,7 @@ from atom_models import (
     load_weights,
     open_checkpoint,
 )
+from atom_models.layers.weights import Weights
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import ExpectedWeight
 from tiny_architectures import make_tiny
@@ -53,18 +54,15 @@ def test_each_layer_is_finished_once_when_its_last_weight_has_come_and_one_witho
     order = []
 
     class Noting(torch.nn.Module):
-        def __init__(self, name, *weights):
+        def __init__(self, name, *names):
             super().__init__()
-            self.name, self.weights = name, weights
+            self.name, self.names = name, names
 
         def ignored_weights(self):
             return frozenset()
 
-        def weights_on_rank(self):
-            return []
-
-        def expected_weights(self):
-            return {name: ExpectedWeight((1,), torch.float32) for name in self.weights}
+        def weights(self):
+            return [Weights(lambda: {name: ExpectedWeight((1,), torch.float32) for name in self.names}, ())]
 
         def load_shard(self, name, tensor):
             order.append(name)

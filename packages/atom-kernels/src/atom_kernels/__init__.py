@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from atom_kernels.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from atom_kernels.operator import Backend, Layout, Op, Tolerance, WeightError, WeightSpec, Work
+    from atom_kernels.operator import Backend, Op, Tolerance, WeightError, WeightLayout, WeightSpec, Work
     from atom_kernels.plan import BoundPlan, Plan, PlanRow
     from atom_kernels.platform import Platform, detect_platform
     from atom_kernels.registry import all_ops
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BoundPlan",
-    "Layout",
     "NoBackendError",
     "Op",
     "Plan",
@@ -26,6 +25,7 @@ __all__ = [
     "Platform",
     "Tolerance",
     "WeightError",
+    "WeightLayout",
     "WeightSpec",
     "Work",
     "all_ops",

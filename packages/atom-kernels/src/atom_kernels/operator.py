@@ -76,7 +76,7 @@ def same_bytes(problem: Any, source_bytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """How weights are stored for an implementation.
 
     Attributes:
@@ -90,7 +90,7 @@ class Layout:
     num_bytes: Callable[[Any, int], int] = same_bytes
 
 
-SOURCE = Layout("source")
+SOURCE = WeightLayout("source")
 
 
 def any_problem(problem: Any, platform: Platform) -> None:
@@ -115,7 +115,7 @@ class Backend:
     implementation: str
     bind: Callable[[Any, Weights], Kernel]
     supports: Callable[[Any, Platform], str | None] = any_problem
-    layout: Layout = SOURCE
+    layout: WeightLayout = SOURCE
     max_rows: int | Callable[[Any, Platform], int | None] | None = None
     tolerance: Callable[[Any], Tolerance] | None = None
 

@@ -14,7 +14,7 @@ from atom_kernels.opaque import register_opaque
 from atom_kernels.operator import check_weights
 
 if TYPE_CHECKING:
-    from atom_kernels.operator import Layout, Op, Weights
+    from atom_kernels.operator import Op, WeightLayout, Weights
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PlanRow:
     max_rows: int | None
     backend: str
     implementation: str
-    layout: Layout
+    layout: WeightLayout
     bind: Callable[[Any, Weights], Callable[..., Any]]
     is_fallback: bool
 

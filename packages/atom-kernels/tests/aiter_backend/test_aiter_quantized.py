@@ -53,7 +53,7 @@ def run_and_expect(problem, num_rows, arch, release, name):
     assert name in plan.rows[0].implementation, plan.passed_over
     expected = (
         rounded_rows(x, problem.weight_format, arch, release)
-        @ problem.held.dequantize(weights, problem.in_features).t()
+        @ problem.weight_format.dequantize(weights, problem.in_features).t()
     )
     if weights["bias"] is not None:
         expected = expected + weights["bias"].float()

@@ -43,7 +43,7 @@ def test_on_request_linears_of_a_gpu_have_one_kernel_for_all_rows_and_leave_thei
 
 def test_odd_shapes_in_every_dtype_agree_with_the_reference():
     for problem in OP.parity_problems():
-        if problem.weight_format is not None:
+        if not problem.is_plain:
             continue
         if problem.in_features > 2000:
             continue

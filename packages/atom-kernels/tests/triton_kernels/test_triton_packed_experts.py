@@ -167,7 +167,7 @@ def test_packed_experts_take_no_more_memory_than_a_plan_says():
 @pytest.mark.parametrize(
     ("weight_format", "platform", "reason"),
     [
-        (None, Platform.nvidia("sm_90"), "for two products of quantized weights"),
+        (None, Platform.nvidia("sm_90"), "for packed weights"),
         (Nvfp4(), Platform.nvidia("sm_90"), "reads exponents of two alone as scales of e2m1"),
         (Float8(), Platform.nvidia("sm_80"), "Triton has fp8 from sm_89 on, not on sm_80"),
         (Mxfp4(), Platform.nvidia("sm_80"), None),

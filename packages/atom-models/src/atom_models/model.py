@@ -14,6 +14,7 @@ from atom_models.config.other_fields import unknown_fields
 from atom_models.fallback.choice import choose_implementation
 from atom_models.fallback.loading import construct_fallback, is_fallback, try_fallback
 from atom_models.layers import Experts, Mixer
+from atom_models.layers.loadable import loadable
 from atom_models.layers.mixers.cache_scales import needs_cache_scales
 from atom_models.quantization import AS_STORED, UNQUANTIZED, GGUFQuantization, choose_quantization
 from atom_models.weights.gguf_source import open_gguf
@@ -125,7 +126,7 @@ def mixer_layers(model: nn.Module) -> dict[str, Mixer]:
 
 def num_idle_weights(model: nn.Module) -> int:
     """The number of this rank's weights that a token does not use: those of the experts that it does not choose."""
-    return sum(layer.num_idle_weights for layer in model.modules() if isinstance(layer, Experts))
+    return sum(weights.num_idle for layer in loadable(model) for weights in layer.weights())
 
 
 def sizes_told_apart(model: nn.Module, most_tokens: int) -> list[int]:

@@ -11,6 +11,7 @@ from atom_kernels.formats import Plain
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext
 from atom_models.layers import GatedActivation, MergedColumnParallelLinear, Residual, RMSNorm, RowParallelLinear
+from atom_models.layers.loadable import expected_weights
 from atom_models.quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import PlainLayout
 
@@ -40,7 +41,7 @@ class Block:
         self.down = RowParallelLinear(INTERMEDIATE, HIDDEN, context, prefix="mlp.down_proj", bias=bias)
         generator = torch.Generator().manual_seed(0)
         for layer in (self.gate_up, self.norm, self.last_norm, self.down):
-            for name, expected in layer.expected_weights().items():
+            for name, expected in expected_weights(layer).items():
                 layer.load_shard(name, torch.randn(expected.shape, generator=generator) * 0.3)
             layer.finish()
 
@@ -69,6 +70,10 @@ def test_a_fused_norm_hands_its_input_on_and_the_linear_takes_normed_input_too()
     torch.testing.assert_close(block.gate_up(handed_on), block.gate_up(normed), atol=2e-5, rtol=1e-5)
 
 
+class ReadByTorch(Plain):
+    """A format that no kernel knows."""
+
+
 @dataclass(frozen=True)
 class OneByItself:
     """One shard is held in a format that only torch multiplies, the others as plain numbers."""
@@ -77,7 +82,9 @@ class OneByItself:
     name: str = "one by itself"
 
     def for_layer(self, layer_name, dtype):
-        held = HeldFormat(Plain(dtype), without_kernel=True) if layer_name.endswith(self.special) else None
+        held = (
+            HeldFormat(ReadByTorch(dtype), without_kernel=True) if layer_name.endswith(self.special) else HeldFormat()
+        )
         return LayerQuantization(PlainLayout(dtype), held)
 
 

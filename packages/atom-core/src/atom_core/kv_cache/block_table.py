@@ -21,7 +21,7 @@ class BlockTable:
         groups: block ids by group. Entries before `first_held` of a group are `NO_BLOCK`, or blocks given up.
         first_held: by group, how many leading blocks lie behind the window and are not held.
         capacity: tokens for which every group has blocks.
-        has_news: there are blocks that `take_news` has not shown.
+        has_new_blocks: there are blocks that `take_new_blocks` has not shown.
         hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
         num_published: leading blocks that the prefix cache has been told of.
         slot: the first that the request has in groups that keep states; `NO_SLOT` without.
@@ -34,7 +34,7 @@ class BlockTable:
         "capacity",
         "first_held",
         "groups",
-        "has_news",
+        "has_new_blocks",
         "hashes",
         "num_published",
         "parent",
@@ -72,14 +72,11 @@ class BlockTable:
             return self.groups[0]
         return [i for block_ids, first in zip(self.groups, self.first_held, strict=True) for i in block_ids[first:]]
 
-    def take_news(self) -> list[list[int]]:
+    def take_new_blocks(self) -> list[list[int]]:
         """Blocks that were added to each group since the last call."""
-        self.has_news = False
-        news = []
-        for group, block_ids in enumerate(self.groups):
-            news.append(block_ids[self._num_shown[group] :])
-            self._num_shown[group] = len(block_ids)
-        return news
+        self.has_new_blocks = False
+        shown, self._num_shown = self._num_shown, [*map(len, self.groups)]
+        return [block_ids[first:] for block_ids, first in zip(self.groups, shown, strict=True)]
 
     def clear(self) -> None:
         """The blocks were given up."""
@@ -90,6 +87,6 @@ class BlockTable:
         self.capacity = 0
         self.slot = NO_SLOT
         self.snapshots: dict[int, int] = {}
-        self.has_news = False
+        self.has_new_blocks = False
         self.num_published = 0
         self.parent: CachedPrefix | str = self.salt

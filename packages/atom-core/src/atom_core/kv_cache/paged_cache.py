@@ -112,7 +112,7 @@ class PagedCache:
         if self._in_slots:
             self._hold_slot(table, hit)
         table.capacity = min(num_blocks[group] for group in self._in_blocks) * block_size
-        table.has_news = True
+        table.has_new_blocks = True
         if count and use_prefix and self._prefixes is not None:
             self.num_queries += len(token_ids)
             self.num_hits += num_found_tokens
@@ -136,7 +136,7 @@ class PagedCache:
         for group in self._in_blocks:
             self._extend(table.groups[group], num_blocks, max_tokens)
         table.capacity = num_blocks * block_size
-        table.has_news = True
+        table.has_new_blocks = True
         return True
 
     def trim(self, table: BlockTable, num_tokens: int, after_step: int) -> None:

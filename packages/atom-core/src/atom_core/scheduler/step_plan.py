@@ -138,7 +138,7 @@ class StepPlan:
             request_id=request.request_id,
             num_computed_tokens=first,
             num_new_tokens=row.num_new_tokens + num_drafts,
-            new_block_ids=table.take_news() if table.has_news else [],
+            new_block_ids=table.take_new_blocks() if table.has_new_blocks else [],
             num_samples=num_samples,
             draft_token_ids=token_ids,
             num_next_drafts=row.num_next_drafts,

@@ -240,7 +240,7 @@ class ModelRunner:
         hidden_TD = states.hidden_TD
         pooled = self._pooler.pool(step, batch, hidden_TD) if self._embeds else {}
         prompt_logprobs = (
-            self._sampler.judge.judge_prompts(batch, hidden_TD, self._states, compute_logits) if judges else {}
+            self._sampler.logprobs.of_prompts(batch, hidden_TD, self._states, compute_logits) if judges else {}
         )
         rows_nD = batch.of_sampling_rows(hidden_TD)
         logits_nV = compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD

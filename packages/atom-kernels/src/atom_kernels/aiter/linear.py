@@ -10,7 +10,7 @@ import torch
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.dtypes import unplanned
-from atom_kernels.operator import Backend, Layout, Tolerance
+from atom_kernels.operator import Backend, Tolerance, WeightLayout
 from atom_kernels.settings import aiter_shuffles_linears
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ SHUFFLED_BACKEND = Backend(
     implementation="AITER tuned GEMM, shuffled weight",
     supports=_supports_shuffled,
     bind=_bind,
-    layout=Layout("aiter_shuffled_16x16", pack=_shuffle),
+    layout=WeightLayout("aiter_shuffled_16x16", pack=_shuffle),
     tolerance=_tolerance,
 )
 FUSED_BACKEND = Backend(

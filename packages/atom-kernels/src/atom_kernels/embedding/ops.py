@@ -11,6 +11,7 @@ import torch
 
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import Integers, Offset, Plain, WeightFormat, weight_specs
+from atom_kernels.formats.weight_format import PLAIN_BY_DEFAULT
 from atom_kernels.operator import Backend, Op, Tolerance, Work
 
 
@@ -20,19 +21,21 @@ class EmbeddingProblem:
 
     Attributes:
         first_id: the id of the table's first row where the vocabulary is split over ranks.
-        weight_format: the table's format, whose parts have an element or more for each row; None is plain numbers.
+        weight_format: the table's format, whose parts have an element or more for each row; by default plain numbers.
     """
 
     num_embeddings: int
     embedding_dim: int
     dtype: torch.dtype
     first_id: int | None = None
-    weight_format: WeightFormat | None = None
+    weight_format: WeightFormat = PLAIN_BY_DEFAULT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight_format", self.weight_format or Plain(self.dtype))
 
     @property
-    def held(self) -> WeightFormat:
-        """The table's format."""
-        return self.weight_format or Plain(self.dtype)
+    def is_plain(self) -> bool:
+        return self.weight_format == Plain(self.dtype)
 
 
 def embedding(ids_T: torch.Tensor, table_VD: torch.Tensor, *, first_id: int | None = None) -> torch.Tensor:
@@ -50,7 +53,7 @@ def embedding(ids_T: torch.Tensor, table_VD: torch.Tensor, *, first_id: int | No
 
 
 def _bind_packed(problem: EmbeddingProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    held, first_id, dim = problem.held, problem.first_id, problem.embedding_dim
+    held, first_id, dim = problem.weight_format, problem.first_id, problem.embedding_dim
     parts = {name: weights[name] for name in held.parts}
 
     def run(ids_T: torch.Tensor) -> torch.Tensor:
@@ -64,14 +67,14 @@ def _bind_packed(problem: EmbeddingProblem, weights: Any) -> Callable[[torch.Ten
 
 
 def _supports_packed(problem: EmbeddingProblem, _: Any) -> str | None:
-    if problem.weight_format is None:
+    if problem.is_plain:
         return "for packed tables"
     shared = any(part.rows > 1 for part in problem.weight_format.parts.values())
     return f"{problem.weight_format.name} has scales that rows share" if shared else None
 
 
 def _reference(problem: EmbeddingProblem, weights: Any, ids_T: torch.Tensor) -> torch.Tensor:
-    table = problem.held.dequantize(weights, problem.embedding_dim).to(problem.dtype)
+    table = problem.weight_format.dequantize(weights, problem.embedding_dim).to(problem.dtype)
     return embedding(ids_T, table, first_id=problem.first_id)
 
 
@@ -86,7 +89,7 @@ def _make_inputs(problem: EmbeddingProblem, num_rows: int, generator: torch.Gene
     table = torch.randn(problem.num_embeddings, problem.embedding_dim, generator=generator).to(problem.dtype)
     # Over twice the table where it is a part of a vocabulary, so that some ids lie outside.
     past_end = problem.num_embeddings * (1 if problem.first_id is None else 2)
-    return problem.held.quantize(table), (torch.randint(0, past_end, (num_rows,), generator=generator),)
+    return problem.weight_format.quantize(table), (torch.randint(0, past_end, (num_rows,), generator=generator),)
 
 
 def _problems() -> tuple[EmbeddingProblem, ...]:
@@ -112,11 +115,11 @@ OP = Op(
         Backend(
             name="torch",
             implementation="torch embedding",
-            supports=lambda problem, _: "for plain tables" if problem.weight_format is not None else None,
+            supports=lambda problem, _: None if problem.is_plain else "for plain tables",
             bind=_bind,
         ),
     ),
-    weights=lambda problem: weight_specs(problem.held, problem.num_embeddings, problem.embedding_dim),
+    weights=lambda problem: weight_specs(problem.weight_format, problem.num_embeddings, problem.embedding_dim),
     make_inputs=_make_inputs,
     parity_problems=_problems,
     examples=lambda: (EmbeddingProblem(49152, 576, torch.bfloat16),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 
@@ -103,6 +103,10 @@ class Plain:
 
     def with_tiles(self, rows: int, columns: int | None) -> WeightFormat:
         return self
+
+
+# The default of problems, which put `Plain` of their own dtype in its place.
+PLAIN_BY_DEFAULT = cast("WeightFormat", None)
 
 
 def dequantized(weight_format: WeightFormat, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from atom_kernels.activation.contract import gated_activation
 from atom_kernels.activation.names import Activation
 from atom_kernels.formats import Plain, WeightFormat
+from atom_kernels.formats.weight_format import PLAIN_BY_DEFAULT
 from atom_kernels.norm.contract import rms_norm
 
 
@@ -18,7 +19,7 @@ class LinearProblem:
 
     Attributes:
         out_dtype: the dtype of the result where it is not `dtype`: float32, so that logits keep the sums as they are.
-        weight_format: the weight's format; None is plain numbers in `dtype`.
+        weight_format: the weight's format, by default plain numbers in `dtype`.
         input_format: what rows of x may be rounded to where that makes a product faster; None leaves them as they are.
     """
 
@@ -27,25 +28,26 @@ class LinearProblem:
     dtype: torch.dtype
     bias: bool = False
     out_dtype: torch.dtype | None = None
-    weight_format: WeightFormat | None = None
+    weight_format: WeightFormat = PLAIN_BY_DEFAULT
     input_format: WeightFormat | None = None
 
     def __post_init__(self) -> None:
         if self.out_dtype not in (None, torch.float32):
             raise ValueError(f"out_dtype is {self.out_dtype}; a linear gives its input's dtype or float32")
+        object.__setattr__(self, "weight_format", self.weight_format or Plain(self.dtype))
 
     @property
     def weight_rows(self) -> int:
         return self.out_features
 
     @property
-    def held(self) -> WeightFormat:
-        """The weight's format."""
-        return self.weight_format or Plain(self.dtype)
+    def is_plain(self) -> bool:
+        """Whether weights are plain numbers in `dtype`."""
+        return self.weight_format == Plain(self.dtype)
 
     def why_not_plain(self) -> str | None:
         """Why a kernel of plain weights cannot run it."""
-        return None if self.weight_format is None else f"multiplies plain weights, not {self.weight_format.name}"
+        return None if self.is_plain else f"multiplies plain weights, not {self.weight_format.name}"
 
     @property
     def result_dtype(self) -> torch.dtype:

@@ -21,7 +21,7 @@ from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
 def weight_specs(problem: LinearProblem) -> dict[str, WeightSpec]:
     """The weights of a linear, alone or with its neighbors."""
-    specs = tensors_of(problem.held, problem.weight_rows, problem.in_features)
+    specs = tensors_of(problem.weight_format, problem.weight_rows, problem.in_features)
     return specs | {"bias": WeightSpec((problem.weight_rows,), problem.dtype, optional=not problem.bias)}
 
 
@@ -55,11 +55,11 @@ def random_weights(
 
     weight = random(problem.weight_rows, problem.in_features) / problem.in_features**0.5
     bias = random(problem.weight_rows) if problem.bias else None
-    return {**problem.held.quantize(weight), "bias": bias}, random
+    return {**problem.weight_format.quantize(weight), "bias": bias}, random
 
 
 def _reference(problem: LinearProblem, weights: Any, x_TK: torch.Tensor) -> torch.Tensor:
-    weight = problem.held.dequantize(weights, problem.in_features)
+    weight = problem.weight_format.dequantize(weights, problem.in_features)
     return linear(x_TK, weight, weights["bias"], problem.out_dtype)
 
 
@@ -105,7 +105,7 @@ def _examples() -> tuple[LinearProblem, ...]:
 
 
 def _tolerance(problem: LinearProblem) -> Tolerance:
-    if problem.weight_format is not None and problem.dtype is not torch.float32:
+    if not problem.is_plain and problem.dtype is not torch.float32:
         # Some kernels round their scales, others their sums before scaling.
         return Tolerance(3e-2, 2e-2)
     return {
@@ -118,7 +118,7 @@ def _tolerance(problem: LinearProblem) -> Tolerance:
 def work(problem: LinearProblem, num_rows: int) -> Work:
     """The product's; what its neighbors add is not counted."""
     k, n, weight_rows = problem.in_features, problem.out_features, problem.weight_rows
-    weights = format_bytes(problem.held, weight_rows, k)
+    weights = format_bytes(problem.weight_format, weight_rows, k)
     num_bytes = weights + num_rows * k * problem.dtype.itemsize + num_rows * n * problem.result_dtype.itemsize
     return Work(num_bytes, 2 * num_rows * k * weight_rows)
 

@@ -32,8 +32,9 @@ def _reference(
     norm_offset: float = 0.0,
     residual_TN: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    weight_NK = problem.weight_format.dequantize(weights, problem.in_features)
     return fused_linear(
-        x_TK, problem.held.dequantize(weights, problem.in_features), weights["bias"], norm_weight_K=norm_weight_K,
+        x_TK, weight_NK, weights["bias"], norm_weight_K=norm_weight_K,
         eps=eps, norm_offset=norm_offset, gated=problem.gated, residual_TN=residual_TN, out_dtype=problem.out_dtype,
         input_format=problem.input_format,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.formats import Codes, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 
 # By the dtype that is multiplied.
 _FUNCTIONS = {torch.float32: "linear_quantized_f32", torch.bfloat16: "linear_quantized_bf16"}
@@ -25,10 +25,10 @@ _HALF = 16
 
 
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
-    if problem.held.codes is Codes.PLAIN:
+    if problem.weight_format.codes is Codes.PLAIN:
         return "for quantized weights"
-    if problem.held.codes not in _KINDS:
-        return f"does not read {problem.held.name}"
+    if problem.weight_format.codes not in _KINDS:
+        return f"does not read {problem.weight_format.name}"
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
     fast = platform.fast_bf16 and problem.dtype == torch.bfloat16
     if reason is None and fast and (_multiplied(problem) != problem.dtype or "amx_bf16" in platform.cpu_features):
@@ -50,19 +50,19 @@ def _multiplied(problem: LinearProblem) -> torch.dtype:
 
 def group_size(problem: LinearProblem) -> int:
     """Inputs that share a scale here: a part of the format's group, where that does not divide the inputs."""
-    return math.gcd(problem.held.parts["scale"].columns or problem.in_features, problem.in_features)
+    return math.gcd(problem.weight_format.parts["scale"].columns or problem.in_features, problem.in_features)
 
 
 def code_kind(problem: LinearProblem) -> int:
     """What a code is, as the source numbers it."""
-    return _KINDS[problem.held.codes]
+    return _KINDS[problem.weight_format.codes]
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
     codes = weights["weight"]
     zero, minimum, bias = weights.get("zero_point"), weights.get("minimum"), weights["bias"]
     return {
-        "codes": _by_halves(codes) if problem.held.codes.is_packed else codes.contiguous().view(torch.uint8),
+        "codes": _by_halves(codes) if problem.weight_format.codes.is_packed else codes.contiguous().view(torch.uint8),
         "scale": _by_group(problem, _scale(problem, weights)),
         "minimum": None if minimum is None else _by_group(problem, minimum.float()),
         "zero": None if zero is None else _by_group(problem, zero),
@@ -72,7 +72,7 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
 
 def _by_group(problem: LinearProblem, scale: torch.Tensor) -> torch.Tensor:
     """One for each row and group of the kernel, from one for each tile of the format."""
-    part, group = problem.held.parts["scale"], group_size(problem)
+    part, group = problem.weight_format.parts["scale"], group_size(problem)
     parts = 1 if part.columns is None else part.columns // group
     spread = scale.repeat_interleave(part.rows, dim=0).repeat_interleave(parts, dim=1)
     return spread[: problem.out_features, : problem.in_features // group].contiguous()
@@ -85,15 +85,15 @@ def _by_halves(packed: torch.Tensor) -> torch.Tensor:
 
 def _scale(problem: LinearProblem, weights: Any) -> torch.Tensor:
     """float32 for each tile. Codes of e2m1 are decoded to twice their numbers."""
-    scale = problem.held.scales(weights).float()
-    return scale / 2 if problem.held.codes is Codes.E2M1 else scale
+    scale = problem.weight_format.scales(weights).float()
+    return scale / 2 if problem.weight_format.codes is Codes.E2M1 else scale
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     rows, columns = problem.out_features, problem.in_features
-    groups, parts = columns // group_size(problem), problem.held.parts
+    groups, parts = columns // group_size(problem), problem.weight_format.parts
     a_group = 4 + ("zero_point" in parts) + 4 * ("minimum" in parts)
-    codes = columns // 2 if problem.held.codes.is_packed else columns
+    codes = columns // 2 if problem.weight_format.codes.is_packed else columns
     return rows * (codes + groups * a_group + _multiplied(problem).itemsize * problem.bias)
 
 
@@ -123,5 +123,5 @@ NATIVE_BACKEND = Backend(
     implementation="C, codes decoded into the caches, rows independent",
     supports=_supports,
     bind=_bind,
-    layout=Layout("codes by blocks", _pack, _num_bytes),
+    layout=WeightLayout("codes by blocks", _pack, _num_bytes),
 )

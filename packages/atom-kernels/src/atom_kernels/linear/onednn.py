@@ -10,7 +10,7 @@ import torch
 
 from atom_kernels.host_threads.probing import run_apart
 from atom_kernels.linear.contract import LinearProblem, linear
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
@@ -59,5 +59,5 @@ PREPACKED_BACKEND = Backend(
     implementation="oneDNN linear, weight packed once",
     supports=_supports,
     bind=_bind,
-    layout=Layout("onednn_packed", pack=_pack),
+    layout=WeightLayout("onednn_packed", pack=_pack),
 )

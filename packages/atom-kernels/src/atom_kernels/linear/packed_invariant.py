@@ -35,7 +35,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
         problem.in_features, problem.out_features, problem.dtype, problem.bias, problem.out_dtype,
         problem.weight_format, problem.input_format,
     )  # fmt: skip
-    block_k = block_of_inputs(packing_of(problem.held, problem.in_features), _BLOCK_K)
+    block_k = block_of_inputs(packing_of(problem.weight_format, problem.in_features), _BLOCK_K)
     heights = _HEIGHTS[:1] if problem.dtype is torch.float32 else _HEIGHTS
     by_height = {
         rows: SkinnyLinear(

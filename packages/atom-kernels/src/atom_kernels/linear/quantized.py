@@ -19,7 +19,7 @@ _FEW_ROWS = 4
 
 
 def _bind_dequantize(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    weight_format, bias = problem.held, weights["bias"]
+    weight_format, bias = problem.weight_format, weights["bias"]
     if weight_format != Integers(8):
         parts = {name: weights[name] for name in weight_format.parts}
         return lambda x_TK: linear(x_TK, weight_format.dequantize(parts, problem.in_features), bias, problem.out_dtype)
@@ -47,7 +47,7 @@ def _supports_packed(problem: LinearProblem, platform: Any) -> str | None:
     if platform.device != "cpu":
         return "torch's int8 product is for CPUs"
     if problem.weight_format != Integers(8):
-        return f"for int8 per row, not {problem.held.name}"
+        return f"for int8 per row, not {problem.weight_format.name}"
     if problem.dtype != torch.bfloat16:
         return f"for bfloat16 activations, not {problem.dtype}"
     if problem.in_features % 32 or problem.out_features % 32:
@@ -83,7 +83,7 @@ INT8_BACKEND = Backend(
 DEQUANTIZE_BACKEND = Backend(
     name="torch",
     implementation="dequantize, torch linear",
-    supports=lambda problem, _: None if problem.weight_format is not None else "for quantized weights",
+    supports=lambda problem, _: "for quantized weights" if problem.is_plain else None,
     bind=_bind_dequantize,
 )
 

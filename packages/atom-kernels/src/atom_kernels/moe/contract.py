@@ -14,6 +14,7 @@ import torch
 from atom_kernels.activation.contract import gated
 from atom_kernels.activation.names import Activation, check_activation
 from atom_kernels.formats import Plain, WeightFormat
+from atom_kernels.formats.weight_format import PLAIN_BY_DEFAULT
 
 SCORINGS = ("softmax", "sigmoid")
 # What ranks a group of experts: its best score, or the sum of its two best.
@@ -103,7 +104,7 @@ class ExpertsProblem:
     bias: both products of an expert have one.
     alpha, limit: swiglu_oai only.
     batch_invariant: the bits of a token's result depend on no other token.
-    gate_up_format, down_format: the formats of the two products' matrices; None is plain numbers in `dtype`.
+    gate_up_format, down_format: the formats of the two products' matrices, by default plain numbers in `dtype`.
     input_format: what rows of both products may be rounded to where that makes them faster; None leaves them.
     """
 
@@ -117,32 +118,32 @@ class ExpertsProblem:
     alpha: float = 1.702
     limit: float = 7.0
     batch_invariant: bool = False
-    gate_up_format: WeightFormat | None = None
-    down_format: WeightFormat | None = None
+    gate_up_format: WeightFormat = PLAIN_BY_DEFAULT
+    down_format: WeightFormat = PLAIN_BY_DEFAULT
     input_format: WeightFormat | None = None
 
     def __post_init__(self) -> None:
         check_activation(self.activation)
+        for name in ("gate_up_format", "down_format"):
+            object.__setattr__(self, name, getattr(self, name) or Plain(self.dtype))
 
     @property
     def matrices(self) -> Mapping[str, ExpertMatrix]:
         """What every expert has."""
-        hidden, size, plain = self.hidden_size, self.intermediate_size, Plain(self.dtype)
+        hidden, size = self.hidden_size, self.intermediate_size
         return {
-            "gate_up": ExpertMatrix("gate_up", 2 * size, hidden, self.gate_up_format or plain),
-            "down": ExpertMatrix("down", hidden, size, self.down_format or plain),
+            "gate_up": ExpertMatrix("gate_up", 2 * size, hidden, self.gate_up_format),
+            "down": ExpertMatrix("down", hidden, size, self.down_format),
         }
 
     @property
     def is_plain(self) -> bool:
-        return self.gate_up_format is None and self.down_format is None
+        return self.gate_up_format == self.down_format == Plain(self.dtype)
 
     def why_not_plain(self) -> str | None:
         """Why a kernel of plain weights cannot run it."""
-        if self.is_plain:
-            return None
         names = dict.fromkeys(matrix.held.name for matrix in self.matrices.values())
-        return f"multiplies plain weights, not {' and '.join(names)}"
+        return None if self.is_plain else f"multiplies plain weights, not {' and '.join(names)}"
 
 
 def route(

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from atom_kernels.formats import Codes
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, e2m1_in_word, words_of_powers
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 
 # Words of 32 bits that hold a row of a tile.
 WORDS = TILE // 8
@@ -53,17 +53,17 @@ _IN_WORDS = torch.tensor(
 
 def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
     codes, scale = weights["weight"], weights["scale"]
-    if problem.held.codes is Codes.E2M1 and codes is not None and scale is not None:
+    if problem.weight_format.codes is Codes.E2M1 and codes is not None and scale is not None:
         return {"codes": fragments(codes), "scale": powers(scale), "minimum": None}
     return PACKED_LAYOUT.pack(problem, weights)
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
-    if problem.held.codes is Codes.E2M1:
+    if problem.weight_format.codes is Codes.E2M1:
         rows, tiles = -(-problem.weight_rows // ROWS) * ROWS, -(-problem.in_features // TILE)
         return rows * tiles * 4 * (WORDS + 1)
     return PACKED_LAYOUT.num_bytes(problem, source_bytes)
 
 
 # It is that of one expert's matrix.
-MATRIX_LAYOUT = Layout("codes as Triton reads them", _pack, _num_bytes)
+MATRIX_LAYOUT = WeightLayout("codes as Triton reads them", _pack, _num_bytes)

@@ -14,7 +14,7 @@ from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem
 from atom_kernels.moe.native import bind_experts, why_not_activation
 from atom_kernels.moe.packing import linear_of, pack_experts, packed_bytes
 from atom_kernels.native import load_native, native_unavailable
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 
 _SIGNATURES = {"moe_experts_f32": "ppppppppllllllffp->l", "moe_workspace_bytes": "llllll->l"}
 # Tensors of a packed matrix, in the order of the C structure.
@@ -34,8 +34,6 @@ class _Packed(ctypes.Structure):
 
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
     reason = why_not_activation(problem)
-    if reason is None and (problem.gate_up_format is None or problem.down_format is None):
-        return "for two products of quantized weights"
     reason = reason or why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16))
     for matrix in problem.matrices.values():
         reason = reason or packed_linear.NATIVE_BACKEND.supports(linear_of(matrix, torch.float32), platform)
@@ -73,5 +71,5 @@ QUANTIZED_BACKEND = Backend(
     implementation="C, codes decoded into the caches, rows independent",
     supports=_supports,
     bind=_bind,
-    layout=Layout("codes by blocks", _pack, _num_bytes),
+    layout=WeightLayout("codes by blocks", _pack, _num_bytes),
 )

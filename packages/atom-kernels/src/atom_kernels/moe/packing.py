@@ -8,7 +8,7 @@ import torch
 
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 
 
 def linear_of(matrix: ExpertMatrix, dtype: torch.dtype) -> LinearProblem:
@@ -17,7 +17,7 @@ def linear_of(matrix: ExpertMatrix, dtype: torch.dtype) -> LinearProblem:
 
 
 def pack_experts(
-    problem: ExpertsProblem, weights: Mapping[str, torch.Tensor | None], layout: Layout, dtype: torch.dtype
+    problem: ExpertsProblem, weights: Mapping[str, torch.Tensor | None], layout: WeightLayout, dtype: torch.dtype
 ) -> dict[str, torch.Tensor | None]:
     """Tensors of the layout for all experts, ``gate_up_codes`` and so on, and the biases in `dtype`."""
     packed: dict[str, torch.Tensor | None] = {}
@@ -28,7 +28,7 @@ def pack_experts(
     return packed
 
 
-def packed_bytes(problem: ExpertsProblem, layout: Layout, dtype: torch.dtype) -> int:
+def packed_bytes(problem: ExpertsProblem, layout: WeightLayout, dtype: torch.dtype) -> int:
     """Bytes of what `pack_experts` makes."""
     biases = [dtype.itemsize * matrix.rows * problem.bias for matrix in problem.matrices.values()]
     matrices = [layout.num_bytes(linear_of(matrix, dtype), 0) for matrix in problem.matrices.values()]
@@ -39,7 +39,7 @@ def _pack_matrix(
     matrix: ExpertMatrix,
     weights: Mapping[str, torch.Tensor | None],
     num_experts: int,
-    layout: Layout,
+    layout: WeightLayout,
     dtype: torch.dtype,
 ) -> dict[str, torch.Tensor | None]:
     """One expert after the other: packing takes several copies of what it packs."""

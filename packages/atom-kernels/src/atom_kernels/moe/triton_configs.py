@@ -12,7 +12,7 @@ from atom_kernels.formats import Codes, Float8, WeightFormat
 from atom_kernels.linear.triton.packed_weights import packing_of
 from atom_kernels.linear.triton.rounded_rows import multiplies_fp8
 from atom_kernels.linear.triton.skinny_configs import block_of_inputs
-from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem
+from atom_kernels.moe.contract import ExpertsProblem
 from atom_kernels.platform import detect_platform
 from atom_kernels.triton.limits import fitting
 from atom_kernels.tuned import tuned_rows
@@ -159,10 +159,6 @@ def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfi
 
 def _of_formats(problem: ExpertsProblem, tile: TileConfig) -> ExpertsConfig:
     """The tile for both products, with as many inputs at a time as the codes of each allow."""
-
-    def of(matrix: ExpertMatrix) -> TileConfig:
-        if matrix.held.codes is Codes.PLAIN:
-            return tile
-        return replace(tile, block_k=block_of_inputs(packing_of(matrix.held, matrix.columns), tile.block_k))
-
-    return ExpertsConfig(**{name: of(matrix) for name, matrix in problem.matrices.items()})
+    packings = {name: packing_of(matrix.held, matrix.columns) for name, matrix in problem.matrices.items()}
+    blocks = {name: block_of_inputs(packing, tile.block_k) for name, packing in packings.items()}
+    return ExpertsConfig(**{name: replace(tile, block_k=block_k) for name, block_k in blocks.items()})

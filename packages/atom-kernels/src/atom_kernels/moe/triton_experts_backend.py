@@ -11,16 +11,16 @@ from atom_kernels.activation.triton_backend import why_not_in_triton
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.formats import Codes
 from atom_kernels.linear.triton.packed_product import why_not_read
-from atom_kernels.linear.triton.packed_weights import PLAIN, Packing, packing_of
+from atom_kernels.linear.triton.packed_weights import packing_of
 from atom_kernels.linear.triton.precision import precision_of
 from atom_kernels.linear.triton.rounded_rows import rounded_rows
-from atom_kernels.moe.contract import ExpertMatrix, ExpertsProblem, experts_inputs
+from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
 from atom_kernels.moe.fragments import MATRIX_LAYOUT
 from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.packing import linear_of, pack_experts, packed_bytes
 from atom_kernels.moe.tolerance import experts_tolerance
 from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig, may_round
-from atom_kernels.operator import Backend, Layout, Tolerance
+from atom_kernels.operator import Backend, Tolerance, WeightLayout
 from atom_kernels.platform import detect_platform
 from atom_kernels.triton.launch import launch
 
@@ -92,7 +92,7 @@ class TritonExperts:
         pairs_per_row = {"gate_up": problem.top_k, "down": 1}
         self._shapes = {
             name: {"DEPTH": matrix.columns, "WIDTH": matrix.rows, "PAIRS_PER_ROW": pairs_per_row[name]}
-            | _packing(matrix).constants()
+            | packing_of(matrix.held, matrix.columns).constants()
             for name, matrix in problem.matrices.items()
         }
         self._constants = {
@@ -198,10 +198,6 @@ def _operands(name: str, weights: Mapping[str, torch.Tensor | None]) -> Operands
     return Operands(codes, weights[f"{name}_scale"], weights[f"{name}_minimum"], bias)
 
 
-def _packing(matrix: ExpertMatrix) -> Packing:
-    return PLAIN if matrix.held.codes is Codes.PLAIN else packing_of(matrix.held, matrix.columns)
-
-
 def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
     return problem.why_not_plain() or _why_not(problem)
 
@@ -209,8 +205,6 @@ def _supports(problem: ExpertsProblem, platform: Any) -> str | None:
 def _supports_packed(problem: ExpertsProblem, platform: Any) -> str | None:
     if (reason := _why_not(problem)) is not None:
         return reason
-    if problem.gate_up_format is None or problem.down_format is None:
-        return "for two products of quantized weights"
     for matrix in problem.matrices.values():
         if matrix.held.codes is Codes.E4M3 and platform.arch == "gfx942":
             return "gfx942 decodes fp8 as checkpoints have it in software, which is slower than plain weights"
@@ -256,7 +250,7 @@ PACKED_EXPERTS_BACKEND = Backend(
     implementation="Triton grouped products of codes decoded in registers, activation in the first",
     supports=_supports_packed,
     bind=_bind,
-    layout=Layout(
+    layout=WeightLayout(
         MATRIX_LAYOUT.name,
         lambda problem, weights: pack_experts(problem, weights, MATRIX_LAYOUT, problem.dtype),
         lambda problem, source_bytes: packed_bytes(problem, MATRIX_LAYOUT, problem.dtype),

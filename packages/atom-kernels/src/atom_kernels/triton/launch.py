@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-Launch = Callable[..., object]
-"""``(kernel, grid, *arguments, **options)``"""
-
-_instead: ContextVar[Launch | None] = ContextVar("instead_of_launches", default=None)
+# Called with (kernel, grid, *arguments, **options).
+_instead: ContextVar[Callable[..., object] | None] = ContextVar("instead_of_launches", default=None)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], /, *arguments: Any, **options: Any) -> None:
@@ -26,7 +24,7 @@ def launch(kernel: Any, grid: tuple[int, ...], /, *arguments: Any, **options: An
 
 
 @contextmanager
-def launches_go_to(instead: Launch) -> Iterator[None]:
+def launches_go_to(instead: Callable[..., object]) -> Iterator[None]:
     """Within, each launch of this thread calls `instead`, which gets all that `launch` got, and launches nothing."""
     before = _instead.set(instead)
     try:

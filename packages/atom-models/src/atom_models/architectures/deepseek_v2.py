@@ -20,11 +20,13 @@ from atom_models.layers import (
     LatentAttention,
     Layer,
     Linear,
+    Normed,
     RMSNorm,
     Rotary,
     RoutingConfig,
     RowParallelLinear,
     Shard,
+    Term,
     mla_scale,
 )
 
@@ -126,7 +128,7 @@ class DeepseekV2Attention(Layer):
             num_heads * config.v_head_dim, hidden_size, context, prefix=f"{prefix}.o_proj", bias=config.attention_bias
         )
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:
         q, kv = self.qkv_proj(hidden_states).split(self._sizes, dim=-1)
         if self.q_b_proj is not None and self.q_a_layernorm is not None:
             q = self.q_b_proj(self.q_a_layernorm(q))

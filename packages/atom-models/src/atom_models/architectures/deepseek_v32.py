@@ -25,11 +25,13 @@ from atom_models.layers import (
     LayerNorm,
     LightningIndex,
     Linear,
+    Normed,
     Residual,
     RMSNorm,
     Rotary,
     RowParallelLinear,
     Shard,
+    Term,
 )
 
 # The norm of index keys has this one, whatever the config says of the other norms.
@@ -123,8 +125,8 @@ class DeepseekV32Attention(Layer):
         self.o_proj = RowParallelLinear(num_heads * config.v_head_dim, hidden_size, context, prefix=f"{prefix}.o_proj")
 
     def forward(
-        self, positions: torch.Tensor, hidden_states: Any, chosen: torch.Tensor | None
-    ) -> tuple[Any, torch.Tensor | None]:
+        self, positions: torch.Tensor, hidden_states: Normed, chosen: torch.Tensor | None
+    ) -> tuple[Term, torch.Tensor | None]:
         q, kv, *index = self.qkv_proj(hidden_states).split(self._latents, dim=-1)
         q, *index_q = self.q_b_proj(self.q_a_layernorm(q)).split(self._queries, dim=-1)
         if self.index is not None:

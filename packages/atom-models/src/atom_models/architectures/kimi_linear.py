@@ -24,10 +24,12 @@ from atom_models.layers import (
     Layer,
     Linear,
     MoEConfig,
+    Normed,
     RMSNorm,
     Rotary,
     RowParallelLinear,
     Shard,
+    Term,
 )
 
 FULL, LINEAR = "full_attention", "linear_attention"
@@ -119,7 +121,7 @@ class KimiDeltaNet(Layer):
         self.o_norm = RMSNorm(size, config.rms_norm_eps, context, prefix=f"{prefix}.o_norm")
         self.o_proj = RowParallelLinear(heads * size, config.hidden_size, context, prefix=f"{prefix}.o_proj")
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:
         qkv, b, f, g = self.qkv_proj(hidden_states).split(self._sizes, dim=-1)
         mixed = self.delta(qkv, self.f_b_proj(f), b).view(-1, self._head_dim)
         gates = self.g_b_proj(g).view(mixed.shape)

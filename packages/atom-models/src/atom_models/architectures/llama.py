@@ -17,11 +17,13 @@ from atom_models.layers import (
     MergedColumnParallelLinear,
     MoE,
     MoEConfig,
+    Normed,
     QKVParallelLinear,
     Residual,
     RMSNorm,
     Rotary,
     RowParallelLinear,
+    Term,
     make_rotary,
 )
 
@@ -167,7 +169,7 @@ class LlamaAttention(Layer):
             bias=config.output_bias,
         )
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:
         q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
         return self.o_proj(self.attn(q, k, v, positions))
 
@@ -192,7 +194,7 @@ class LlamaMLP(Layer):
             size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias
         )
 
-    def forward(self, hidden_states: Any) -> Any:
+    def forward(self, hidden_states: Normed) -> Term:
         return self.down_proj(self.act(self.gate_up_proj(hidden_states)))
 
 

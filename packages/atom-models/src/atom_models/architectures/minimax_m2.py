@@ -13,7 +13,7 @@ import torch
 
 from atom_models.architectures.llama import LlamaAttention, LlamaConfig, LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
-from atom_models.layers import MoEConfig, RoutingConfig, WideRMSNorm
+from atom_models.layers import MoEConfig, Normed, RoutingConfig, Term, WideRMSNorm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class MiniMaxM2Attention(LlamaAttention):
             kv_heads * head_dim, config.rms_norm_eps, context, prefix=f"{prefix}.k_norm", num_pieces=kv_heads
         )
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:
         q, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
         return self.o_proj(self.attn(self.q_norm(q), self.k_norm(k), v, positions))
 

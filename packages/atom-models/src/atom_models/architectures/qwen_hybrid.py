@@ -25,11 +25,13 @@ from atom_models.layers import (
     GatedRMSNorm,
     Layer,
     Linear,
+    Normed,
     QKVParallelLinear,
     Rotary,
     RowParallelLinear,
     Shard,
     SigmoidGate,
+    Term,
 )
 
 FULL, LINEAR = "full_attention", "linear_attention"
@@ -100,7 +102,7 @@ class QwenGatedAttention(Layer):
             bias=config.output_bias,
         )
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:
         q_and_gate, k, v = self.qkv_proj(hidden_states).split(self.qkv_proj.sizes, dim=-1)
         q, gate = q_and_gate.view(-1, self._num_heads, 2 * self._head_size).chunk(2, dim=-1)
         attended = self.attn(q.flatten(1), k, v, positions)
@@ -145,7 +147,7 @@ class QwenDeltaNet(Layer):
         and what makes decays.
         """
 
-    def forward(self, positions: torch.Tensor, hidden_states: Any) -> Any:
+    def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:
         qkv, z, b, a = self.qkv_proj(hidden_states).split(self._sizes, dim=-1)
         return self.out_proj(self.norm(self.delta(qkv, a, b), z))
 

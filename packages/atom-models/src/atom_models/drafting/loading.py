@@ -16,9 +16,10 @@ from atom_models.drafting.eagle3 import Eagle3Head
 from atom_models.drafting.eagle_config import read_eagle_config
 from atom_models.drafting.mtp import PredictionLayers
 from atom_models.drafting.stored_head import read_stored_head
+from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.model import stored_quantization
 from atom_models.quantization import UNQUANTIZED
-from atom_models.weights.filling import check_fit, loadable
+from atom_models.weights.filling import check_fit
 from atom_models.weights.loader import load_tensors
 from atom_models.weights.renamed_source import RenamedSource
 from atom_models.weights.safetensors_source import open_safetensors, read_headers
@@ -124,7 +125,7 @@ def _own_tensors(draft: Any, checkpoint: Checkpoint) -> RenamedSource:
 
 
 def _lost(draft: nn.Module, checkpoint: Checkpoint) -> CheckpointError:
-    expected = [name for layer in loadable(draft) for name in layer.expected_weights()]
+    expected = [name for layer in loadable(draft) for name in expected_weights(layer)]
     return CheckpointError(
         f"{checkpoint.path} declares prediction layers and holds none of their {len(expected)} weights "
         f"({', '.join(expected[:_NAMES_SHOWN])} ...), as happens when a model is converted: take a checkpoint that has "

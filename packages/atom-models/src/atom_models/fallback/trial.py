@@ -18,6 +18,7 @@ from atom_models.fallback.admission import FallbackRefusedError, refuse
 from atom_models.fallback.model import TransformersForCausalLM
 from atom_models.fallback.skeleton import read_fields
 from atom_models.fallback.small_config import small_fields
+from atom_models.layers.loadable import expected_weights
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.weights import load_named_weights
 
@@ -69,7 +70,7 @@ def _compare(config: Any, config_of_ours: Any) -> str | None:
         platform=platform, dtype=torch.float32, device=platform.device, block_size=_BLOCK_SIZE, max_model_len=64
     )
     ours: Any = TransformersForCausalLM(config_of_ours, context).eval()
-    expected = {name for group in ours.weights for name in group.expected_weights()}
+    expected = {name for group in ours.weights for name in expected_weights(group)}
     tensors = revert_weight_conversion(theirs, dict(theirs.state_dict()))
     theirs = theirs.to(platform.device)
     load_named_weights(ours, ((name, tensors[name]) for name in expected), "the trial")

@@ -7,7 +7,6 @@ and up are joined): https://huggingface.co/docs/transformers/weightconverter.
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,8 @@ from torch import nn
 
 from atom_models.fallback.admission import refuse
 from atom_models.fallback.attention import LAYER
-from atom_models.layers.loadable import RankWeight, check_shape
+from atom_models.layers.loadable import check_shape, expected_weights
+from atom_models.layers.weights import RankWeight, Weights
 from atom_models.quantization import ExpectedWeight
 
 if TYPE_CHECKING:
@@ -55,19 +55,17 @@ class WeightGroup(nn.Module):
         dtypes = {_value(*places[0]).dtype for places in holders.values()}
         self._dtype = dtypes.pop() if len(dtypes) == 1 else context.dtype
         parameters = [_value(*places[0]) for places in holders.values()]
-        self._on_rank = [(tuple(one.shape), one.dtype.itemsize) for one in parameters]
+        self._on_rank = [RankWeight(tuple(one.shape), one.numel() * one.dtype.itemsize) for one in parameters]
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: ExpectedWeight(shape, self._dtype) for name, shape in self._shapes.items()}
+    def weights(self) -> list[Weights]:
+        expected = {name: ExpectedWeight(shape, self._dtype) for name, shape in self._shapes.items()}
+        return [Weights(lambda: expected, self._on_rank)]
 
     def ignored_weights(self) -> frozenset[str]:
         return self._ignored
 
-    def weights_on_rank(self) -> list[RankWeight]:
-        return [RankWeight(shape, math.prod(shape) * size) for shape, size in self._on_rank]
-
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        expected = self.expected_weights()[name]
+        expected = expected_weights(self)[name]
         check_shape(name, tensor, expected)
         self._loaded[name] = tensor.to(device=self._context.device, dtype=expected.dtype, copy=True)
 

@@ -13,12 +13,11 @@ from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.operator import SOURCE
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
-from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.linear import Linear, Shard
-from atom_models.layers.loadable import RankWeight, not_loaded
+from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.quantization import ExpectedWeight
+from atom_models.layers.weights import HeldWeights, Weights
 from atom_models.quantization.layouts import PlainLayout
 
 if TYPE_CHECKING:
@@ -61,16 +60,16 @@ class VocabularyEmbedding(WeightedLayer):
             self._slots.clear()
             self._packed = self._matrices["weight"] = stack
 
-    def held_weights(self) -> list[HeldWeights]:
-        [[(rows, _), _]] = self.weights_on_rank()
-        [name] = self.expected_weights()
-        stored = Plain(self._context.dtype).name if self._packed is None else self._stored.name
-        names, held = (name.removesuffix(".weight"),), self._problem(rows).held.name
-        return [HeldWeights.run_by(self._plan(rows), names, asked=None, stored=stored, held=held)]
+    def weights(self) -> list[Weights]:
+        [own] = super().weights()
+        rows = own.on_rank[0].shape[0]
+        layout = PlainLayout(self._context.dtype) if self._packed is None else self._stored
+        held = HeldWeights.run_by(self._plan(rows), self._problem(rows).weight_format.name)
+        return [replace(own, names=(self._name,), layouts=(layout,), held=lambda: held)]
 
     def _problem(self, num_rows: int) -> EmbeddingProblem:
         first_id = self._ranks.rank * num_rows if self._ranks.size > 1 else None
-        held = None if self._packed is None else self._packed.weight_format
+        held = Plain(self._context.dtype) if self._packed is None else self._packed.weight_format
         return EmbeddingProblem(num_rows, self.hidden_size, self._context.dtype, first_id, held)
 
     def _plan(self, num_rows: int) -> Plan:
@@ -124,17 +123,17 @@ class LMHead(Linear):
             logits = self._ranks.all_gather(logits, dim=-1)[..., : self.vocab_size]
         return logits.float()
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {} if self._tied else super().expected_weights()
+    def weights(self) -> list[Weights]:
+        [weights] = super().weights()
+        if not self._tied:
+            return [weights]
+        return [replace(weights, expected=dict, on_rank=(), layouts=(), held=self._held_of_table)]
 
-    def weights_on_rank(self) -> list[RankWeight]:
-        return [] if self._tied else super().weights_on_rank()
-
-    def held_weights(self) -> list[HeldWeights]:
-        held = super().held_weights()
-        # The embedding counts the table. A copy of it in another layout is the head's own.
-        own_bytes = sum(size for layout, size in self._parts[0].plan.layouts if layout != SOURCE.name)
-        return [replace(held[0], stored="the embedding's table", num_bytes=own_bytes)] if self._tied else held
+    def _held_of_table(self) -> HeldWeights:
+        """The embedding counts the table. A copy of it in another layout is the head's own."""
+        plan = self._parts[0].plan
+        own_bytes = sum(size for layout, size in plan.layouts if layout != SOURCE.name)
+        return replace(HeldWeights.run_by(plan, self._parts[0].problem.weight_format.name), num_bytes=own_bytes)
 
     def finish(self) -> None:
         if not self._tied:

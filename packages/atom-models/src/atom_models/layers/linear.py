@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.linear import FusedLinearProblem
-from atom_kernels.platform import Platform
-from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows
-from atom_models.layers.loadable import RankWeight, not_loaded
+from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
-from atom_models.layers.norms.residual import Unsummed
-from atom_models.quantization import ExpectedWeight, LayerQuantization
+from atom_models.layers.norms.residual import Term, Unsummed
+from atom_models.layers.weights import Weights
+from atom_models.quantization import UNQUANTIZED, LayerQuantization
 
 if TYPE_CHECKING:
     from atom_kernels.protocols import Collectives
@@ -61,7 +60,7 @@ class Linear(Layer):
     Neighboring shards that are held alike are stacked and run as one plan; others are plans of their own, and their
     outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
     rank 0 alone, so that the sum over ranks holds it once. A number in the place of shards is one linear, of the
-    layer's own name.
+    layer's own name. One that is not `quantized` holds plain numbers, whatever the model's quantization says.
 
     Attributes:
         max_fused_rows: up to so many rows its kernel adds a base by itself.
@@ -78,6 +77,7 @@ class Linear(Layer):
         bias: bool = False,
         split_input: bool = False,
         out_dtype: torch.dtype | None = None,
+        quantized: bool = True,
     ) -> None:
         super().__init__()
         parent, _, own_name = prefix.rpartition(".")
@@ -92,7 +92,8 @@ class Linear(Layer):
         self._owners: dict[str, MatrixStack] = {}
         self._ignored: set[str] = set()
         named = {f"{parent}.{shard.name}" if parent else shard.name: shard for shard in shards}
-        for found, group in groupby(named.items(), lambda item: context.quantization.for_layer(item[0], context.dtype)):
+        self._quantized, quantization = quantized, context.quantization if quantized else UNQUANTIZED
+        for found, group in groupby(named.items(), lambda item: quantization.for_layer(item[0], context.dtype)):
             self._stack(found, dict(group), context, context.dtype if bias else None, out_dtype)
         self._find_most_rows()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
@@ -122,7 +123,7 @@ class Linear(Layer):
         plain = FusedLinearProblem(self._local_in, num_outputs, context.dtype, self._has_bias, out_dtype)
         part = LinearWeights(plain, quantization.held, matrices, platform=context.platform, device=context.device)
         self._parts.append(part)
-        self._owners.update(dict.fromkeys(part.matrices.expected_weights(), part.matrices))
+        self._owners.update(dict.fromkeys(part.matrices.expected(), part.matrices))
         self._ignored |= {f"{name}.{suffix}" for name in shards for suffix in quantization.stored.ignored}
 
     def _find_most_rows(self) -> None:
@@ -149,21 +150,11 @@ class Linear(Layer):
         self._find_most_rows()
         return True
 
-    def is_quantized(self, platform: Platform) -> bool:
-        """Whether any of its weights would be held in another format than plain numbers there."""
-        return any(part.is_quantized(platform) for part in self._parts)
-
-    def held_weights(self) -> list[HeldWeights]:
-        return [part.held_weights() for part in self._parts]
+    def weights(self) -> list[Weights]:
+        return [part.weights(self._quantized) for part in self._parts]
 
     def ignored_weights(self) -> frozenset[str]:
         return frozenset(self._ignored)
-
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: weight for part in self._parts for name, weight in part.matrices.expected_weights().items()}
-
-    def weights_on_rank(self) -> list[RankWeight]:
-        return [weight for part in self._parts for weight in part.weights_on_rank()]
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         self._owners[name].load(name, tensor)
@@ -261,7 +252,7 @@ class RowParallelLinear(Linear):
     ) -> None:
         super().__init__(in_features, out_features, context, prefix=prefix, bias=bias, split_input=True)
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> Term:
         if self._ranks.size > 1:
             return self._ranks.all_reduce(self._apply(x))
         return Unsummed(self._apply, x) if x.shape[0] <= self.max_fused_rows else self._apply(x)

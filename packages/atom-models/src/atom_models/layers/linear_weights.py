@@ -15,10 +15,9 @@ from atom_kernels.linear.triton.packed_product import norms_while_rounding
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
-from atom_models.layers.held_weights import HeldWeights
-from atom_models.layers.loadable import RankWeight
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Unnormed
+from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 from atom_models.quantization import LINEARS, HeldFormat
 from atom_models.quantization.packing import held_problem
 
@@ -38,7 +37,7 @@ class LinearWeights:
     def __init__(
         self,
         plain: FusedLinearProblem,
-        held: HeldFormat | None,
+        held: HeldFormat,
         matrices: Sequence[StoredMatrix],
         *,
         platform: Platform,
@@ -52,13 +51,12 @@ class LinearWeights:
     def plan(self) -> Plan:
         return plan_linear(self.problem, self._platform)
 
-    def is_quantized(self, platform: Platform) -> bool:
-        """Whether the weights would be held in another format than plain numbers there."""
-        return self._problem_on(platform).weight_format is not None
+    def _is_packed_on(self, platform: Platform) -> bool:
+        return not self._problem_on(platform).is_plain
 
     def _problem_on(self, platform: Platform) -> FusedLinearProblem:
-        wanted = self._held and self._held.weights
-        return held_problem(LINEARS, self._plain, (wanted or self.matrices.weight_format,), self._held, platform)
+        wanted = self._held.weights or self.matrices.weight_format
+        return held_problem(LINEARS, self._plain, (wanted,), self._held, platform)
 
     def end_with_silu_and_mul(self) -> None:
         """Before loading: the plan gives ``silu(first half) * second half`` of the outputs."""
@@ -67,21 +65,23 @@ class LinearWeights:
     def hold_in(self, weight_format: WeightFormat) -> bool:
         """Before loading: takes on the format of a matrix that it will be tied to, if a kernel reads it."""
         problem = held_problem(LINEARS, self._plain, (weight_format,), HeldFormat(), self._platform)
-        if problem.weight_format is not None:
+        if not problem.is_plain:
             self.problem = problem
-        return problem.weight_format is not None
+        return not problem.is_plain
 
-    def held_weights(self) -> HeldWeights:
-        """What reports say of them."""
-        names, stored = zip(*((matrix.name, matrix.layout.name) for matrix in self.matrices.matrices), strict=True)
-        return HeldWeights.run_by(
-            self.plan, names, asked=names[0], stored=" and ".join(dict.fromkeys(stored)), held=self.problem.held.name
-        )
-
-    def weights_on_rank(self) -> list[RankWeight]:
-        rows = self.problem.weight_rows
+    def weights(self, may_be_packed: bool) -> Weights:
+        """What the layer says of them."""
+        rows, stack = self.problem.weight_rows, self.matrices
         bias = [RankWeight((rows,), rows * self.problem.dtype.itemsize)] if self.problem.bias else []
-        return [self.matrices.on_rank(), *bias]
+        return Weights(
+            stack.expected,
+            [stack.on_rank(), *bias],
+            lambda: HeldWeights.run_by(self.plan, self.problem.weight_format.name),
+            names=tuple(matrix.name for matrix in stack.matrices),
+            layouts=tuple(matrix.layout for matrix in stack.matrices),
+            asked=stack.matrices[0].name,
+            packed_on=self._is_packed_on if may_be_packed else None,
+        )
 
     def finish(self, tied: Mapping[str, torch.Tensor] | None = None) -> Callable[..., torch.Tensor]:
         """What runs them, see `prepare`.
@@ -89,7 +89,7 @@ class LinearWeights:
         Args:
             tied: a matrix that is there already, plain or in the format of the problem, used without copying it.
         """
-        held = self.problem.held
+        held = self.problem.weight_format
         if tied is None:
             tensors = self.matrices.take(held)
         elif len(tied) > 1 or held == Plain(tied["weight"].dtype):
@@ -129,8 +129,6 @@ def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., to
         return run
 
     def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:
-        if isinstance(x, Unnormed):
-            return run(*x, residual)
-        return run(x, None, 0.0, 0.0, residual)
+        return run(*(x if isinstance(x, Unnormed) else (x, None, 0.0, 0.0)), residual)
 
     return apply

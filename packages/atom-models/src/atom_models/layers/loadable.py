@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Collection
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
 from atom_models.checkpoint import CheckpointError
+from atom_models.layers.weights import Weights
 from atom_models.quantization import ExpectedWeight
-
-
-class RankWeight(NamedTuple):
-    """A rank's part of a weight.
-
-    Attributes:
-        shape: the shape of its numbers, whatever they are stored in.
-        packed_bytes: bytes of the tensors that hold this part where its numbers stay in the format of the checkpoint;
-            scales may have another dtype or smaller tiles there than in the file. Where no layer can keep the format,
-            bytes of this part in the file.
-    """
-
-    shape: tuple[int, ...]
-    packed_bytes: int
 
 
 @runtime_checkable
 class Loadable(Protocol):
     """A layer that owns weights."""
 
-    def expected_weights(self) -> Mapping[str, ExpectedWeight]:
-        """Full names in the checkpoint -> shapes."""
+    def weights(self) -> list[Weights]:
+        """All of them, those that are held together as one; known before any is loaded."""
         ...
 
     def ignored_weights(self) -> frozenset[str]:
         """Full names that the checkpoint may hold beside the expected ones."""
-        ...
-
-    def weights_on_rank(self) -> Sequence[RankWeight]:
-        """This rank's part of all of them, however they are stored; known before any is loaded."""
         ...
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
@@ -55,8 +39,18 @@ class ChoosesNames(Protocol):
     """A layer whose weights go by different names in different checkpoints."""
 
     def choose_names(self, available: Collection[str]) -> None:
-        """Called once before loading, with the names of all tensors; `expected_weights` then names those to load."""
+        """Called once before loading, with the names of all tensors; `weights` then names those to load."""
         ...
+
+
+def loadable(model: nn.Module) -> list[Loadable]:
+    """The layers of a model that own weights."""
+    return [module for module in model.modules() if isinstance(module, Loadable)]
+
+
+def expected_weights(layer: Loadable) -> dict[str, ExpectedWeight]:
+    """The tensors of the checkpoint that a layer takes, by their full names."""
+    return {name: expected for weights in layer.weights() for name, expected in weights.expected().items()}
 
 
 def check_shape(name: str, tensor: torch.Tensor, expected: ExpectedWeight) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from atom_kernels.formats import Codes, Plain, WeightFormat, cut, format_of_cuts, num_bytes, weight_specs
-from atom_models.layers.loadable import RankWeight, check_shape
+from atom_models.layers.loadable import check_shape
+from atom_models.layers.weights import RankWeight
 from atom_models.quantization import ExpectedWeight, StoredLayout
 from atom_models.quantization.layouts import PlainLayout
 from atom_models.quantization.rounding import rounded
@@ -49,7 +50,7 @@ class StoredMatrix:
     turned: bool = False
     interleaved: bool = False
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
+    def expected(self) -> dict[str, ExpectedWeight]:
         """Its tensors, and its bias, by their full names."""
         expected = dict(self.layout.expected(*(reversed(self.shape) if self._is_turned else self.shape)))
         if self.bias is not None:
@@ -71,13 +72,6 @@ class StoredMatrix:
     @property
     def num_rows_on_rank(self) -> int:
         return sum(last - first for first, last in self.rows)
-
-    @property
-    def stored_bytes_on_rank(self) -> int:
-        """The bytes of this rank's part in the file, for one expert where there are several."""
-        whole = sum(expected.num_bytes for expected in self.layout.expected(*self.shape).values())
-        first, last = self.columns
-        return whole * self.num_rows_on_rank * (last - first) // math.prod(self.shape)
 
     def on_rank(self, stored: Mapping[str, torch.Tensor], held: WeightFormat) -> Iterator[dict[str, torch.Tensor]]:
         """This rank's runs of rows in a format: the stored codes where they differ in tiles alone, else rounded.
@@ -155,24 +149,24 @@ class MatrixStack:
             self.weight_format = held or format_on_rank(matrices[0].layout.weight_format, matrices)
         except ValueError as error:
             raise ValueError(f"{matrices[0].name}: {error}; give a tensor_parallel_size that does not") from None
-        self._owners = {name: matrix for matrix in matrices for name in matrix.expected_weights()}
+        self._owners = {name: matrix for matrix in matrices for name in matrix.expected()}
         # What has come of matrices that are not complete, by the full names.
         self._waiting: dict[StoredMatrix, dict[str, torch.Tensor]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._bias: torch.Tensor | None = None
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: weight for matrix in self.matrices for name, weight in matrix.expected_weights().items()}
+    def expected(self) -> dict[str, ExpectedWeight]:
+        return {name: weight for matrix in self.matrices for name, weight in matrix.expected().items()}
 
     def on_rank(self) -> RankWeight:
         """All of them as one weight."""
         first, count = self.matrices[0], math.prod(self._leading)
-        if first.layout.weight_format.codes is Codes.PLAIN and not isinstance(first.layout, PlainLayout):
-            alike = [matrix for matrix in self.matrices if matrix.expert == first.expert]
-            size = sum(matrix.stored_bytes_on_rank for matrix in alike)
-        else:
-            size = num_bytes(self.weight_format, *self.shape)
-        return RankWeight((*self._leading, *self.shape), count * size)
+        size = num_bytes(self.weight_format, *self.shape)
+        if first.layout.weight_format.codes is Codes.PLAIN:  # no layer keeps what is stored
+            heights = [matrix.num_rows_on_rank for matrix in self.matrices if matrix.expert == first.expert]
+            stored = [one for rows in heights for one in first.layout.expected(rows, self.shape[1]).values()]
+            size = sum(one.num_bytes for one in stored)
+        return RankWeight(self.shape, count * size, count)
 
     def __contains__(self, name: str) -> bool:
         """Whether it expects a tensor of that name."""
@@ -181,7 +175,7 @@ class MatrixStack:
     def load(self, name: str, tensor: torch.Tensor) -> None:
         """Takes one tensor, of the full shape. A matrix is put into its place with the last of its tensors."""
         matrix = self._owners[name]
-        check_shape(name, tensor, matrix.expected_weights()[name])
+        check_shape(name, tensor, matrix.expected()[name])
         if name == matrix.tensor_name(_BIAS):
             self._place_bias(matrix, tensor)
             return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atom_models.layers.activation import UngatedActivation
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear import ColumnParallelLinear, RowParallelLinear
+from atom_models.layers.norms.residual import Normed, Term
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -41,5 +42,5 @@ class UngatedMLP(Layer):
             intermediate_size, hidden_size, context, prefix=f"{prefix}.{down}", bias=bias
         )
 
-    def forward(self, hidden_states: Any) -> Any:
+    def forward(self, hidden_states: Normed) -> Term:
         return self.down_proj(self.act(self.up_proj(hidden_states)))

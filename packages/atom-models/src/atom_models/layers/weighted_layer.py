@@ -10,8 +10,9 @@ import torch
 
 from atom_kernels.formats import Plain
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import RankWeight, check_shape
+from atom_models.layers.loadable import check_shape
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
+from atom_models.layers.weights import RankWeight, Weights
 from atom_models.quantization import ExpectedWeight
 
 if TYPE_CHECKING:
@@ -98,16 +99,15 @@ class WeightedLayer(Layer):
     def ignored_weights(self) -> frozenset[str]:
         return frozenset(self._ignored)
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        expected = {name: slot.expected for name, slot in self._slots.items()}
-        for stack in self._matrices.values():
-            expected |= stack.expected_weights()
-        return expected
-
-    def weights_on_rank(self) -> list[RankWeight]:
+    def weights(self) -> list[Weights]:
         found = [(slot.shape_on_rank, slot.expected.dtype) for slot in self._slots.values()]
-        weights = [RankWeight(shape, math.prod(shape) * dtype.itemsize) for shape, dtype in found]
-        return weights + [stack.on_rank() for stack in self._matrices.values()]
+        on_rank = [RankWeight(shape, math.prod(shape) * dtype.itemsize) for shape, dtype in found]
+        own = Weights(lambda: {name: slot.expected for name, slot in self._slots.items()}, on_rank)
+        return ([own] if self._slots else []) + [self.weights_of(stack) for stack in self._matrices.values()]
+
+    def weights_of(self, stack: MatrixStack) -> Weights:
+        """What it says of a matrix."""
+        return Weights(stack.expected, [stack.on_rank()])
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         for stack in self._matrices.values():

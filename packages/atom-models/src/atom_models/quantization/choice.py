@@ -24,26 +24,25 @@ class OneFormat:
     """
 
     name: str
-    held: HeldFormat | None
+    held: HeldFormat
     skipped: tuple[str, ...] = ()
+    cache_field = None
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
+        return LayerQuantization(PlainLayout(dtype), HeldFormat() if self.skips(layer_name) else self.held)
+
+    def skips(self, layer_name: str) -> bool:
         dotted = f".{layer_name}."
-        is_skipped = any(f".{name}." in dotted for name in self.skipped)
-        return LayerQuantization(PlainLayout(dtype), None if is_skipped else self.held)
+        return any(f".{name}." in dotted for name in self.skipped)
 
     def stored_table(self, name: str, dtype: torch.dtype) -> StoredLayout:
         return PlainLayout(dtype)
-
-    @property
-    def cache_field(self) -> None:
-        return None
 
     def cache_scales(self, attention: str) -> None:
         return None
 
 
-UNQUANTIZED = OneFormat("none", None)
+UNQUANTIZED = OneFormat("none", HeldFormat())
 
 _HELD = {
     "int8": HeldFormat(Integers(8), without_kernel=True),
@@ -58,7 +57,7 @@ ROUNDED_TO: Mapping[str, WeightFormat] = {name: held.weights for name, held in _
 # Asked for by name: weights stay as the checkpoint has them, as where nothing is asked for.
 AS_STORED = "auto"
 # Asked for by name; the head stays dense, where rounding costs the most.
-ONLINE: Mapping[str, Quantization] = {
+ONLINE: Mapping[str, OneFormat] = {
     "none": UNQUANTIZED,
     **{name: OneFormat(name, held, ("lm_head",)) for name, held in _HELD.items()},
 }

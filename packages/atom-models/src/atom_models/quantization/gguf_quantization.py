@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization
+from atom_models.quantization.layer_quantization import LayerQuantization
 from atom_models.quantization.layouts import GGUF_PACKED, GGUFLayout, PlainLayout, StoredLayout
 
 
@@ -20,19 +20,13 @@ class GGUFQuantization:
     """
 
     types: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        return "gguf"
-
-    @property
-    def cache_field(self) -> None:
-        return None
+    name = "gguf"
+    cache_field = None
 
     def for_layer(self, layer_name: str, dtype: torch.dtype) -> LayerQuantization:
         type_name = self.types.get(layer_name)
         if type_name in GGUF_PACKED:
-            return LayerQuantization(GGUFLayout(type_name), HeldFormat(), "")
+            return LayerQuantization(GGUFLayout(type_name))
         return LayerQuantization(PlainLayout(dtype))
 
     def stored_table(self, name: str, dtype: torch.dtype) -> StoredLayout:

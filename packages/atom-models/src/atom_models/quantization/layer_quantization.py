@@ -19,7 +19,7 @@ class HeldFormat:
     """The number format in which linears hold their weights. Sizes that no kernel takes in it stay plain numbers.
 
     Attributes:
-        weights: the format to which plain weights are rounded; None keeps the format of the checkpoint.
+        weights: the format to which plain weights are rounded; None keeps them as the checkpoint has them.
         inputs: the format to which activations may be rounded where that makes a product faster; None rounds none.
         without_kernel: the format is kept even where torch makes plain numbers of the weights at each call.
     """
@@ -35,12 +35,12 @@ class LayerQuantization:
 
     Attributes:
         stored: its tensors in the checkpoint.
-        held: how a linear holds it; None is plain numbers, which all other layers hold.
+        held: how a linear holds it; all other layers hold plain numbers.
         rule: what chose them, as reports show it.
     """
 
     stored: StoredLayout
-    held: HeldFormat | None = None
+    held: HeldFormat = HeldFormat()
     rule: str = field(default="", compare=False)
 
 

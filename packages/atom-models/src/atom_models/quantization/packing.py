@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.formats import WeightFormat
+from atom_kernels.formats import Codes, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
@@ -56,7 +56,7 @@ EXPERTS = Packable(
 
 
 def held_problem(
-    kind: Packable, plain: Any, formats: Sequence[WeightFormat | None], held: HeldFormat | None, platform: Platform
+    kind: Packable, plain: Any, formats: Sequence[WeightFormat], held: HeldFormat, platform: Platform
 ) -> Any:
     """The problem with its matrices in these formats, or `plain` where no kernel reads them.
 
@@ -64,22 +64,20 @@ def held_problem(
 
     Args:
         plain: the problem of plain weights.
-        formats: one for each matrix; None is plain, and one plain matrix makes all of them plain.
-        held: what the quantization says of the weights; None is plain.
+        formats: one for each matrix; one plain matrix makes all of them plain.
+        held: what the quantization says of the weights.
 
     Raises:
         UnsupportedQuantizationError: weights are to be rounded to a format that no kernel of this machine reads.
     """
-    given = [one for one in formats if one is not None]
-    if held is None or len(given) < len(formats):
-        return plain
-    problem = kind.pack(plain, given, held.inputs)
-    if held.without_kernel or _has_kernel(kind, problem, platform):
+    problem = kind.pack(plain, formats, held.inputs)
+    is_packed = all(one.codes is not Codes.PLAIN for one in formats)
+    if held.without_kernel or (is_packed and _has_kernel(kind, problem, platform)):
         return problem
-    if held.weights is not None:
-        reason = why_never_packed(kind, given[0], plain.dtype, platform, input_format=held.inputs)
+    if is_packed and held.weights is not None:
+        reason = why_never_packed(kind, formats[0], plain.dtype, platform, input_format=held.inputs)
         if reason is not None:
-            raise UnsupportedQuantizationError(f"{kind.weights} are not rounded to {given[0].name} here: {reason}")
+            raise UnsupportedQuantizationError(f"{kind.weights} are not rounded to {formats[0].name} here: {reason}")
     return plain
 
 

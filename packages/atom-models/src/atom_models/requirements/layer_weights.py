@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,8 +14,8 @@ from atom_kernels.formats import Plain
 from atom_kernels.platform import detect_platform
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
-from atom_models.layers import Loadable
-from atom_models.layers.held_weights import HeldWeights, HoldsWeights
+from atom_models.layers.loadable import expected_weights, loadable
+from atom_models.layers.weights import HeldWeights
 from atom_models.loaded_model import default_dtype
 from atom_models.model import build_model, stored_quantization
 from atom_models.requirements.requirements import BLOCK_SIZE
@@ -25,28 +24,20 @@ from atom_models.weights.safetensors_source import read_headers
 
 
 @dataclass(frozen=True)
-class LayerWeights:
-    """Layers that hold their weights alike.
+class LayerWeights(HeldWeights):
+    """Layers that hold their weights alike, with the bytes of all of them.
 
     Attributes:
         name: theirs in the checkpoint, with ``*`` for numbers and ``{q_proj,k_proj}`` for those that run as one.
-        count: how many there are, those that run as one counted once.
         stored: the number format of the checkpoint.
         rule: what the checkpoint's config says of them, or what was found instead; empty where it is silent.
-        held: the number format that is kept.
-        operator: what runs them.
-        implementations: what runs the operator here, in the order in which they are tried.
-        num_bytes: the bytes of all of them.
+        count: how many there are, those that run as one counted once.
     """
 
     name: str
-    count: int
     stored: str
     rule: str
-    held: str
-    operator: str
-    implementations: tuple[str, ...]
-    num_bytes: int
+    count: int
 
 
 def layer_weights(
@@ -69,15 +60,17 @@ def layer_weights(
     )
     model = build_model(checkpoint, context)
     formats = _formats_in_files(checkpoint)
-    kinds: dict[tuple[Any, ...], list[HeldWeights]] = {}
-    for layer in model.modules():
-        for held in layer.held_weights() if isinstance(layer, HoldsWeights) else ():
-            rule = "" if held.asked is None else _numbers_left_out(chosen.for_layer(held.asked, dtype).rule)
-            is_plain = held.stored == Plain(dtype).name
-            stored = _stored_plainly(checkpoint, formats, held.names) or held.stored if is_plain else held.stored
-            kind = (_kind(held.names), stored, rule, held.held, held.operator, held.implementations)
-            kinds.setdefault(kind, []).append(held)
-    found = [_layer_weights(kind, alike) for kind, alike in kinds.items()]
+    kinds: dict[tuple[tuple[str, str, tuple[str, ...]], tuple[str, str, str]], list[int]] = {}
+    for weights in (weights for layer in loadable(model) for weights in layer.weights()):
+        if weights.held is None:
+            continue
+        held, stored = weights.held(), weights.stored or "the embedding's table"
+        rule = "" if weights.asked is None else _numbers_left_out(chosen.for_layer(weights.asked, dtype).rule)
+        if weights.layouts and weights.is_stored_plain:
+            stored = _stored_plainly(checkpoint, formats, weights.names) or stored
+        kind = (held.held, held.operator, held.implementations), (_kind(weights.names), stored, rule)
+        kinds.setdefault(kind, []).append(held.num_bytes)
+    found = [LayerWeights(*held, sum(sizes), *kind, len(sizes)) for (held, kind), sizes in kinds.items()]
     return (*found, _rest(checkpoint, model, dtype, formats))
 
 
@@ -104,21 +97,14 @@ def _stored_plainly(checkpoint: Checkpoint, formats: Mapping[str, str], names: C
     return " and ".join(dict.fromkeys(stored for stored in found if stored))
 
 
-def _layer_weights(kind: tuple[Any, ...], alike: list[HeldWeights]) -> LayerWeights:
-    name, stored, rule, held, operator, implementations = kind
-    num_bytes = sum(one.num_bytes for one in alike)
-    return LayerWeights(name, len(alike), stored, rule, held, operator, implementations, num_bytes)
-
-
 def _rest(checkpoint: Checkpoint, model: nn.Module, dtype: torch.dtype, formats: Mapping[str, str]) -> LayerWeights:
     """Norms, and whatever else has no matrix."""
-    layers = [layer for layer in model.modules() if isinstance(layer, Loadable)]
-    others = [layer for layer in layers if not (isinstance(layer, HoldsWeights) and layer.held_weights())]
-    weights = {name: weight for layer in others for name, weight in layer.expected_weights().items()}
+    others = [layer for layer in loadable(model) if not any(weights.held for weights in layer.weights())]
+    weights = {name: weight for layer in others for name, weight in expected_weights(layer).items()}
     num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights.values())
     held = Plain(dtype).name
     stored = _stored_plainly(checkpoint, formats, sorted(weights)) or held
-    return LayerWeights("norms and others", len(others), stored, "", held, "", (), num_bytes)
+    return LayerWeights(held, "", (), num_bytes, "norms and others", stored, "", len(others))
 
 
 def _kind(names: tuple[str, ...]) -> str:

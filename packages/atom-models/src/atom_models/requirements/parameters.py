@@ -4,59 +4,54 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from torch import nn
 
-from atom_models.layers import Experts, Linear, LMHead, Loadable
-from atom_models.layers.mixture.moe import Router
+from atom_kernels.formats import WeightFormat, num_bytes
+from atom_models.layers.loadable import loadable
+from atom_models.quantization import ONLINE
+
+# All formats that are asked for by name round the matrices of the same layers.
+_ASKED = ONLINE["int8"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Count:
-    """Numbers of weights; the parts overlap.
+    """Numbers of weights that one rank holds; the parts overlap, and tied tables count once.
 
     Attributes:
         parameters: all of them.
-        linear: matrices of experts, and of linear layers but the head and routers: what is rounded while loading.
-            Latent attention keeps the matrix that it absorbs (``kv_b_proj``) as plain numbers.
-        linear_shapes: their shapes, and how many there are of each.
+        rounded: shapes of the matrices that are rounded while loading where that is asked for, those of experts one by
+            one.
         idle: weights of experts that a token does not choose, with their biases.
-        packed_bytes: the bytes of all in the number formats of the checkpoint, see `RankWeight`.
+        stored_bytes: the bytes of all in the number formats of the checkpoint, see `RankWeight`.
     """
 
     parameters: int = 0
-    linear: int = 0
-    linear_shapes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    rounded: Counter[tuple[int, ...]] = field(default_factory=Counter)
     idle: int = 0
-    packed_bytes: int = 0
+    stored_bytes: int = 0
 
-    def __add__(self, other: Count) -> Count:
-        return Count(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+    @property
+    def num_rounded(self) -> int:
+        return sum(math.prod(shape) * count for shape, count in self.rounded.items())
+
+    def bytes_rounded_to(self, weight_format: WeightFormat) -> int:
+        """The bytes of all weights, where those that are not rounded have 16 bits."""
+        rounded = sum(num_bytes(weight_format, *shape) * count for shape, count in self.rounded.items())
+        return 2 * (self.parameters - self.num_rounded) + rounded
 
 
 def count_parameters(model: nn.Module) -> Count:
-    """The weights that one rank holds; tied tables count once."""
-    routers = {id(module.linear) for module in model.modules() if isinstance(module, Router)}
-    layers = [module for module in model.modules() if isinstance(module, Loadable)]
-    return sum((_count(layer, is_router=id(layer) in routers) for layer in layers), Count())
-
-
-def _count(layer: Loadable, *, is_router: bool) -> Count:
-    weights = layer.weights_on_rank()
-    total, packed_bytes = sum(math.prod(one.shape) for one in weights), sum(one.packed_bytes for one in weights)
-    if isinstance(layer, Experts):
-        count = layer.problem.num_experts
-        shapes = Counter({(one.shape[1], one.shape[2]): count for one in weights if len(one.shape) == 3})
-        linear = sum(math.prod(shape) * number for shape, number in shapes.items())
-        idle = total // count * (count - layer.problem.top_k)
-        return Count(total, linear, shapes, idle, packed_bytes)
-    if is_router or isinstance(layer, LMHead) or not isinstance(layer, Linear):
-        return Count(parameters=total, packed_bytes=packed_bytes)
-    matrices = [(one.shape[0], one.shape[1]) for one in weights if len(one.shape) == 2]
-    return Count(
-        parameters=total,
-        linear=sum(map(math.prod, matrices)),
-        linear_shapes=Counter(matrices),
-        packed_bytes=packed_bytes,
-    )
+    """Counts the weights of one rank's model."""
+    count = Count()
+    for weights in (weights for layer in loadable(model) for weights in layer.weights()):
+        count.parameters += weights.num_numbers
+        count.idle += weights.num_idle
+        count.stored_bytes += sum(one.stored_bytes for one in weights.on_rank)
+        if weights.packed_on is not None and not _ASKED.skips(weights.names[0]):
+            for one in weights.on_rank:
+                if len(one.shape) == 2:
+                    count.rounded[one.shape] += one.count
+    return count

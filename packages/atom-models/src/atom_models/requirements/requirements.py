@@ -10,14 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from atom_kernels.formats import WeightFormat, weight_specs
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import CacheFormat
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.fallback.choice import Implementation, choose_implementation
-from atom_models.layers import Experts, LightningIndex, Linear
+from atom_models.layers import LightningIndex
+from atom_models.layers.loadable import loadable
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
@@ -116,19 +116,20 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_
         model = construct_model(checkpoint, context)
     stored = _Stored(published, is_read=refusal is None)
     count = count_parameters(model)
-    whole = _share(model, count, stored)
+    whole, why_not_kept = _share(model, count, stored), functools.partial(_why_not_kept, model, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         implementation=choose_implementation(checkpoint, model_impl),
         num_parameters=count.parameters,
         num_active_parameters=count.parameters - count.idle,
-        num_linear_parameters=count.linear,
+        num_linear_parameters=count.num_rounded,
         num_layers=sum(not isinstance(layer, LightningIndex) for layer in mixer_layers(model).values()),
         max_model_len=checkpoint.max_model_len,
         weight_bytes=whole.weight_bytes,
         published_format=published,
-        held_format=lambda platform: _held_format(model, stored, platform or detect_platform()),
-        why_not_kept=lambda platform: _why_not_kept(model, stored, platform or detect_platform()),
+        # All that is stored in the published format stays so, or the model's size is that of what it computes in.
+        held_format=lambda platform: published if published and why_not_kept(platform) is None else "bfloat16",
+        why_not_kept=why_not_kept,
         refusal=refusal,
         warnings=config_warnings(model, checkpoint),
         on_rank=functools.cache(
@@ -159,39 +160,26 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, 
     return _share(model, count_parameters(model), stored)
 
 
-def _held_format(model: nn.Module, stored: _Stored, platform: Platform) -> str:
-    """The published format where all that is stored in it stays so, else what the model computes in."""
-    is_kept = stored.method is not None and _why_not_kept(model, stored, platform) is None
-    return stored.method if stored.method is not None and is_kept else "bfloat16"
-
-
-def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform) -> str | None:
+def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform | None) -> str | None:
+    platform = platform or detect_platform()
     if stored.method is None:
         return None
     if not stored.is_read:
         return "this version does not read it"
-    layers = [layer for layer in model.modules() if isinstance(layer, (Linear, Experts))]
+    found = [(one, one.packed_on and one.packed_on(platform)) for layer in loadable(model) for one in layer.weights()]
     # The experts are most of a mixture: its size is the published one where they stay as they are stored.
-    experts = [layer for layer in layers if isinstance(layer, Experts) and layer.is_stored_quantized]
-    for layer in experts:
-        if not layer.is_quantized(platform):
-            return f"no kernel there reads experts that are stored as {layer.held_weights()[0].stored}"
-    if not any(layer.is_quantized(platform) for layer in layers):
+    for weights, is_packed in found:
+        if weights.chosen and not weights.is_stored_plain and not is_packed:
+            return f"no kernel there reads experts that are stored as {weights.stored}"
+    if not any(is_packed for _, is_packed in found):
         return "no kernel there reads linears that are stored so"
     return None
 
 
 def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
     found = {"float32": count.parameters * 4, "bfloat16": count.parameters * 2}
-    for name, weight_format in ROUNDED_TO.items():
-        # A published format of the same name has a size of its own.
-        if name != stored.method:
-            found[name] = (count.parameters - count.linear) * 2 + _rounded_bytes(count, weight_format)
+    # A published format of the same name has a size of its own.
+    found |= {name: count.bytes_rounded_to(one) for name, one in ROUNDED_TO.items() if name != stored.method}
     if stored.method is not None and stored.is_read:
-        found[stored.method] = count.packed_bytes
+        found[stored.method] = count.stored_bytes
     return RankShare(found, cache_groups(model))
-
-
-def _rounded_bytes(count: Count, weight_format: WeightFormat) -> int:
-    sizes = {shape: weight_specs(weight_format, *shape).values() for shape in count.linear_shapes}
-    return sum(count.linear_shapes[shape] * spec.num_bytes for shape, specs in sizes.items() for spec in specs)

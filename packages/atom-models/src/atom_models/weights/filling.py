@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from atom_models.checkpoint import CheckpointError
-from atom_models.layers.loadable import ChoosesNames, Loadable
+from atom_models.layers.loadable import ChoosesNames, Loadable, expected_weights, loadable
 from atom_models.layers.mixers.mixer import Mixer
 from atom_models.quantization import Headers
 
@@ -80,16 +80,11 @@ def choose_names(model: nn.Module, available: Collection[str]) -> None:
 def check_headers(model: nn.Module, headers: Headers) -> None:
     """Refuses tensors of wrong shapes or dtypes before the first is read; names must have been chosen."""
     for layer in loadable(model):
-        for name, expected in layer.expected_weights().items():
+        for name, expected in expected_weights(layer).items():
             header = headers.tensors.get(name)
             reason = None if header is None else expected.why_not(header.shape, header.dtype)
             if reason is not None:
                 raise CheckpointError(f"the weight {name} {reason}")
-
-
-def loadable(model: nn.Module) -> list[Loadable]:
-    """The layers of a model that own weights."""
-    return [module for module in model.modules() if isinstance(module, Loadable)]
 
 
 class _Filling:
@@ -138,7 +133,7 @@ class _Filling:
             )
             logger.warning(line, self._where, _list("damaged", self._not_finite))
         for layer in self._layers:
-            if not layer.expected_weights():
+            if not expected_weights(layer):
                 layer.finish()
         return len(self._seen)
 
@@ -166,16 +161,16 @@ class _Filling:
             raise CheckpointError(f"{self._where} does not fit the model: {'; '.join(part for part in parts if part)}")
 
     def _expect(self, layer: Loadable) -> None:
-        expected = layer.expected_weights()
+        expected = expected_weights(layer)
         self.owners.update(dict.fromkeys(expected, layer))
         self._outstanding[id(layer)] = len(expected)
 
     def _learn(self, name: str) -> bool:
         """Whether some layer now expects tensors by other names, because of this one."""
         for layer in self._choosing.values():
-            before = layer.expected_weights().keys()
+            before = expected_weights(layer).keys()
             layer.choose_names({name})
-            if layer.expected_weights().keys() != before:
+            if expected_weights(layer).keys() != before:
                 for other in before:
                     del self.owners[other]
                 self._expect(layer)

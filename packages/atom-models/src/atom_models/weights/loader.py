@@ -13,8 +13,9 @@ from torch import nn
 from tqdm import tqdm
 
 from atom_models.checkpoint import Checkpoint
+from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.quantization import ExpectedWeight
-from atom_models.weights.filling import check_fit, fill, loadable
+from atom_models.weights.filling import check_fit, fill
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.renamed_source import RenamedSource
 from atom_models.weights.safetensors_source import SafetensorsSource, open_safetensors
@@ -87,13 +88,13 @@ def load_dummy_weights(
     billions of them take seconds on a GPU, and minutes on a CPU.
     """
     generator = torch.Generator(device).manual_seed(seed)
-    expected = {name: weight for layer in loadable(model) for name, weight in layer.expected_weights().items()}
+    expected = {name: weight for layer in loadable(model) for name, weight in expected_weights(layer).items()}
     fill(model, ((name, _random(name, weight, generator)) for name, weight in expected.items()), "dummy weights")
 
 
 def _as_blocks(model: nn.Module) -> set[str]:
     """The tensors that a model wants as bytes of the blocks in which a GGUF file has them."""
-    expected = (item for layer in loadable(model) for item in layer.expected_weights().items())
+    expected = (item for layer in loadable(model) for item in expected_weights(layer).items())
     return {name for name, weight in expected if weight.dtype is torch.uint8}
 
 

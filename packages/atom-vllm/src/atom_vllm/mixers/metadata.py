@@ -13,7 +13,7 @@ from atom_kernels.protocols import BatchGeometry
 from atom_vllm.mixers.kernels import AtomKernels
 
 
-class Plan(Protocol):
+class BuildsMetadata(Protocol):
     """What `AtomMetadata` asks of a plan."""
 
     def build_metadata(self, geometry: BatchGeometry) -> Any: ...
@@ -30,7 +30,7 @@ class AtomMetadata:
     geometry: BatchGeometry
     by_plan: dict[int, Any] = field(default_factory=dict)
 
-    def of(self, plan: Plan) -> Any:
+    def of(self, plan: BuildsMetadata) -> Any:
         """The metadata of this step for `plan`, which equal layers share."""
         key = id(plan)
         if key not in self.by_plan:

@@ -1,6 +1,6 @@
 """The engine's own process: ``python -m atom_core.engine.process.core_process``, started by `AsyncEngine`.
 
-It reads one `Launch` as a line of JSON from standard input, which stays open for as long as the parent lives.
+It reads one `EngineStart` as a line of JSON from standard input, which stays open for as long as the parent lives.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from atom_core.engine.process.wire import (
     TO_ENGINE,
     AbortRequests,
     AddRequests,
+    EngineStart,
     Failed,
     FromEngine,
-    Launch,
     ListRequests,
     News,
     Pause,
@@ -60,13 +60,13 @@ def main() -> int:
     # Signals reach the whole group: the parent drains, and then ends this process.
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
-    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
-    _set_up_log(launch)
-    threading.Thread(target=_die_with_parent, args=(launch.folder,), daemon=True).start()
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
+    _set_up_log(start)
+    threading.Thread(target=_die_with_parent, args=(start.folder,), daemon=True).start()
     context = zmq.Context()
-    sender = _Sender(context, news_address(launch.folder))
+    sender = _Sender(context, news_address(start.folder))
     try:
-        core = _start_core(launch)
+        core = _start_core(start)
     except Exception as error:
         sender.send(Failed(Failure.of(error)))
         _close(context, sender)
@@ -76,7 +76,7 @@ def main() -> int:
     gc.freeze()
     try:
         sender.send(Ready(core.info))
-        _EngineLoop(core, context, sender, launch.folder).run()
+        _EngineLoop(core, context, sender, start.folder).run()
     except Exception as error:
         sender.send(Failed(Failure.of(error)))
         return 1
@@ -86,23 +86,23 @@ def main() -> int:
     return 0
 
 
-def _set_up_log(launch: Launch) -> None:
-    several = launch.settings.get("data_parallel_size", 1) != 1
+def _set_up_log(start: EngineStart) -> None:
+    several = start.settings.get("data_parallel_size", 1) != 1
     handler = logging.StreamHandler(sys.stderr)
-    name = f"engine {launch.data_parallel_rank} " if several else ""
+    name = f"engine {start.data_parallel_rank} " if several else ""
     handler.setFormatter(LineFormatter(f"%(levelname)s {name}%(name)s: %(message)s"))
     # All engines say the same as they start; what differs is a warning.
-    logging.basicConfig(level=settings.log_level() if launch.data_parallel_rank == 0 else "WARNING", handlers=[handler])
+    logging.basicConfig(level=settings.log_level() if start.data_parallel_rank == 0 else "WARNING", handlers=[handler])
 
 
-def _start_core(launch: Launch) -> EngineCore:
+def _start_core(start: EngineStart) -> EngineCore:
     from atom_core.config import EngineArgs
     from atom_core.engine.startup import resolve
     from atom_models import open_checkpoint
 
-    args = EngineArgs.from_keywords(**launch.settings)
+    args = EngineArgs.from_keywords(**start.settings)
     started = time.perf_counter()
-    config = resolve(args, open_checkpoint(launch.model_path), data_parallel_rank=launch.data_parallel_rank)
+    config = resolve(args, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
     resolved = time.perf_counter() - started
     core = EngineCore(config)
     core.info.timings.update({"import torch, probe the machine": resolved})

@@ -16,7 +16,7 @@ import msgspec
 
 from atom_core import settings
 from atom_core.config.engine_args import EngineArgs
-from atom_core.engine.process.wire import Launch
+from atom_core.engine.process.wire import EngineStart
 from atom_core.failure import Failure, describe_exit
 
 
@@ -43,11 +43,11 @@ class EngineProcess:
             stdin=subprocess.PIPE,
             env=settings.child_environment(self._args.num_threads),
         )
-        launch = Launch(dataclasses.asdict(self._args), str(model_path), self.folder, self._rank)
+        start = EngineStart(dataclasses.asdict(self._args), str(model_path), self.folder, self._rank)
         # The pipe stays open as long as this process lives: when it closes, the child ends.
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(msgspec.json.encode(launch) + b"\n")
+                process.stdin.write(msgspec.json.encode(start) + b"\n")
                 process.stdin.flush()
         self._process = process
 

@@ -104,7 +104,7 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
     longest_step: float = 0.0
 
 
-class Launch(msgspec.Struct, frozen=True):
+class EngineStart(msgspec.Struct, frozen=True):
     """The first line that the engine's process reads: its settings (keywords of `EngineArgs`) and its sockets.
 
     `data_parallel_rank` is its number among engines that share the requests.

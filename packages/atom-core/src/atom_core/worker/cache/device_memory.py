@@ -11,7 +11,7 @@ from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.devices.protocol import WorkerDevice
-from atom_core.worker.graphs.plan import GraphPlan, plan_graphs
+from atom_core.worker.graphs.plan import GraphsToCapture, plan_graphs
 from atom_core.worker.model.dummy_steps import largest_step, run_step
 from atom_core.worker.model.early_compilation import compile_prompts
 from atom_core.worker.model.engine_model import EngineModel
@@ -87,7 +87,7 @@ def give_memory_back() -> None:
         torch.cuda.empty_cache()
 
 
-def graph_bytes(plan: GraphPlan, vocab_size: int, token_bytes: int) -> int:
+def graph_bytes(plan: GraphsToCapture, vocab_size: int, token_bytes: int) -> int:
     """What the graphs of `plan` will take, about.
 
     All share the memory of the largest, which is theirs alone: logits, twice, and `token_bytes` of activations a token.

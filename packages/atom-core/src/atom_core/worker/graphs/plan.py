@@ -11,7 +11,7 @@ from atom_core.worker.model.engine_model import EngineModel
 
 
 @dataclass(frozen=True)
-class GraphPlan:
+class GraphsToCapture:
     """What is captured.
 
     Attributes:
@@ -30,7 +30,7 @@ class GraphPlan:
         return max([*(shape.num_tokens for shape in self.shapes.all), *self.piece_sizes], default=0)
 
 
-def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int) -> GraphPlan:
+def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int) -> GraphsToCapture:
     """What to capture for a `model` that multiplies each token by so many weights.
 
     Raises:
@@ -38,7 +38,7 @@ def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int
     """
     mode, decode_sizes = config.compile.graph_mode, config.compile.capture_sizes
     if mode == "none":
-        return GraphPlan()
+        return GraphsToCapture()
     tokens = prompt_sizes(weights_per_token, config.scheduler.max_num_batched_tokens)
     choices: list[str] = []
     reason = None if mode == "piecewise" else model.why_not_capturable()
@@ -57,7 +57,7 @@ def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int
         pieces = () if mode == "full" else tokens
     if captured := tokens if pieces else whole:
         choices.append(f"prompts of up to {max(captured)} tokens are captured too: launching them may take longer")
-    return GraphPlan(shapes, pieces, tuple(choices))
+    return GraphsToCapture(shapes, pieces, tuple(choices))
 
 
 def _draft_shapes(config: EngineConfig) -> tuple[GraphShape, ...]:

@@ -18,7 +18,7 @@ from atom_kernels.select import select
 SLICE_ROWS = 256
 
 
-class TokenJudge:
+class Logprobs:
     """Says what the model thought of tokens.
 
     Args:
@@ -28,7 +28,7 @@ class TokenJudge:
     def __init__(self, vocab_size: int) -> None:
         self._token_logprobs = select(TOKEN_LOGPROBS, LogprobsProblem(vocab_size)).prepare()
 
-    def judge_token(self, logits_V: torch.Tensor, token_id: torch.Tensor, extras: SamplingExtras) -> TokenLogprobs:
+    def of_token(self, logits_V: torch.Tensor, token_id: torch.Tensor, extras: SamplingExtras) -> TokenLogprobs:
         """The entry for one sampled token (``[1]``): beside it the most likely ones, or those that were asked for."""
         if extras.logprob_ids is None:
             return self._rank(logits_V[None], token_id, extras.params.logprobs or 0)[0]
@@ -37,7 +37,7 @@ class TokenJudge:
         top = list(zip(extras.logprob_ids.tolist(), logprobs.tolist(), strict=True))
         return msgspec.structs.replace(entry, top=top)
 
-    def judge_prompts(
+    def of_prompts(
         self,
         batch: ModelInput,
         hidden_TD: torch.Tensor,

@@ -11,7 +11,7 @@ import torch
 from atom_core.messages import NOT_FINITE, ModelOutput, RequestStepOutput, SchedulerOutput, TokenLogprobs
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.extras import SamplingExtras
-from atom_core.worker.sampling.logprobs import TokenJudge
+from atom_core.worker.sampling.logprobs import Logprobs
 from atom_core.worker.sampling.token_masks import words_of_masks
 from atom_core.worker.steps.batch import ModelInput
 from atom_kernels.sampling import (
@@ -44,7 +44,7 @@ class Sampler:
         states: the states of the running requests.
 
     Attributes:
-        judge: says what the model thought of tokens.
+        logprobs: says what the model thought of tokens.
     """
 
     def __init__(self, states: RequestStates) -> None:
@@ -55,7 +55,7 @@ class Sampler:
         }
         self._ban_tokens = select(BAN_TOKENS, BanProblem(vocab_size)).prepare()
         self._accept = select(ACCEPT_DRAWS, AcceptProblem(states.padding_slot, NOT_FINITE)).prepare()
-        self.judge = TokenJudge(vocab_size)
+        self.logprobs = Logprobs(vocab_size)
 
     def sample_step(
         self,
@@ -76,7 +76,7 @@ class Sampler:
         filters = bool(self._states.filters[batch.rows.sampled_slots].any())
         sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
         logprobs = {
-            row: self.judge.judge_token(logits_V, sampled[row : row + 1].clamp_min(0), extras)
+            row: self.logprobs.of_token(logits_V, sampled[row : row + 1].clamp_min(0), extras)
             for row, (extras, logits_V) in raw.items()
         }
         return Sampled(sampled, logprobs)

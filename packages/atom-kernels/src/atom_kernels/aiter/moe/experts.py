@@ -16,7 +16,7 @@ import torch
 from atom_kernels.activation.names import Activation
 from atom_kernels.aiter.library import library
 from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 
 _DTYPES = (torch.bfloat16, torch.float16)
 # Tiles of the products; nothing is masked in them.
@@ -90,5 +90,5 @@ EXPERTS_BACKEND = Backend(
     implementation="AITER fused_moe",
     supports=_supports,
     bind=_bind,
-    layout=Layout("aiter_shuffled_experts", _pack, _packed_bytes),
+    layout=WeightLayout("aiter_shuffled_experts", _pack, _packed_bytes),
 )

@@ -18,7 +18,7 @@ from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.float8_codes import to_machine_float8
 from atom_kernels.aiter.quantized.linears import ALIGNED
 from atom_kernels.formats import Float8, Mxfp4, WeightFormat, num_bytes
-from atom_kernels.operator import Backend, Layout, Tolerance
+from atom_kernels.operator import Backend, Tolerance, WeightLayout
 from atom_kernels.platform import Platform, detect_platform
 
 if TYPE_CHECKING:
@@ -151,6 +151,6 @@ QUANTIZED_BACKEND = Backend(
     implementation="AITER fused_moe of quantized experts",
     supports=_supports,
     bind=_bind,
-    layout=Layout("aiter_shuffled_quantized_experts", _pack, _num_bytes),
+    layout=WeightLayout("aiter_shuffled_quantized_experts", _pack, _num_bytes),
     tolerance=_tolerance,
 )

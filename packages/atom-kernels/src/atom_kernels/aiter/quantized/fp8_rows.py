@@ -14,7 +14,7 @@ from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.float8_codes import SHUFFLE, pack, pack_shuffled
 from atom_kernels.aiter.quantized.linears import Linear, backends, on_rows, why_not_rounded
 from atom_kernels.formats import Float8
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ SHUFFLED, FUSED_SHUFFLED = backends(
     "AITER gemm_a8w8_bpreshuffle of rows in fp8",
     _supports_shuffled,
     _bind_shuffled,
-    Layout("aiter_fp8_rows_16x16", pack_shuffled),
+    WeightLayout("aiter_fp8_rows_16x16", pack_shuffled),
 )
 PLAIN, FUSED_PLAIN = backends(
-    "AITER gemm_a8w8 of rows in fp8", _supports_plain, _bind_plain, Layout("aiter_fp8_rows", pack)
+    "AITER gemm_a8w8 of rows in fp8", _supports_plain, _bind_plain, WeightLayout("aiter_fp8_rows", pack)
 )

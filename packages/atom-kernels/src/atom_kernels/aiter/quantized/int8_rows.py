@@ -15,7 +15,7 @@ from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.fp8_rows import why_not_loaded
 from atom_kernels.aiter.quantized.linears import Linear, backends, on_rows, why_not_rounded
 from atom_kernels.formats import Integers
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
 
 if TYPE_CHECKING:
@@ -56,4 +56,4 @@ def _bind(problem: LinearProblem, weights: Any) -> Linear:
     return on_rows(problem, product)
 
 
-BACKEND, FUSED = backends("AITER gemm_a8w8 of rows in int8", _supports, _bind, Layout("aiter_int8_rows", _pack))
+BACKEND, FUSED = backends("AITER gemm_a8w8 of rows in int8", _supports, _bind, WeightLayout("aiter_int8_rows", _pack))

@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.dtypes import unplanned
 from atom_kernels.formats import WeightFormat
-from atom_kernels.operator import Backend, Layout
+from atom_kernels.operator import Backend, WeightLayout
 from atom_kernels.platform import Platform
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def why_not_rounded(
 ) -> str | None:
     """Why a product of `weights` with rows that are rounded to `inputs` cannot run a problem."""
     if problem.weight_format != weights:
-        return f"multiplies weights in {weights.name}, not in {problem.held.name}"
+        return f"multiplies weights in {weights.name}, not in {problem.weight_format.name}"
     if problem.input_format != inputs:
         allowed = "not rounded" if problem.input_format is None else f"rounded to {problem.input_format.name}"
         return f"rounds rows to {inputs.name}, and rows of this linear are {allowed}"
@@ -59,7 +59,7 @@ def backends(
     implementation: str,
     supports: Callable[[LinearProblem, Platform], str | None],
     bind: Callable[[LinearProblem, Any], Linear],
-    layout: Layout,
+    layout: WeightLayout,
 ) -> tuple[Backend, Backend]:
     """A product as the backend of a linear alone, and of one between its neighbors."""
 

@@ -14,7 +14,7 @@ from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.linears import Linear, backends, on_rows, why_not_rounded
 from atom_kernels.formats import Mxfp4
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
 
 if TYPE_CHECKING:
@@ -79,5 +79,5 @@ def _bind(problem: LinearProblem, weights: Any) -> Linear:
 
 
 BACKEND, FUSED = backends(
-    "AITER gemm_a4w4 of rows in MXFP4", _supports, _bind, Layout("aiter_mxfp4_16x16", _pack, _num_bytes)
+    "AITER gemm_a4w4 of rows in MXFP4", _supports, _bind, WeightLayout("aiter_mxfp4_16x16", _pack, _num_bytes)
 )

@@ -63,7 +63,7 @@ def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., t
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
     linear: Callable[..., torch.Tensor]
-    if problem.weight_format is None:
+    if problem.is_plain:
         linear, normed = select(OP, problem.product).prepare(weights), None
     else:
         linear = normed = packed_linear(problem.product, weights)

@@ -56,11 +56,11 @@ def skinny_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int,
         tuned = tuned_on_arch(_OPERATOR, platform.arch).get(key)
     if tuned is not None:
         return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
-    if problem.weight_format is None:
+    if problem.is_plain:
         return {rows: default_config(problem, rows) for rows in _ROWS}
     if problem.dtype is torch.float32:
         return {rows: packed_config(problem, rows, platform) for rows in _ROWS}
-    one_scale = packing_of(problem.held, problem.in_features).is_one_scale_a_row(problem.in_features)
+    one_scale = packing_of(problem.weight_format, problem.in_features).is_one_scale_a_row(problem.in_features)
     is_left = may_round(problem, platform) and (problem.gated or not one_scale)
     most = _MOST_ROUNDED if is_left else _PACKED_ROWS[-1]
     near = near_by(key, tuned_on_arch(_OPERATOR, platform.arch))
@@ -90,7 +90,7 @@ def many_rows_configs(problem: FusedLinearProblem, platform: Platform) -> dict[i
     """Configurations in which a weight is decoded inside products of many rows; it is made plain for more."""
     if problem.dtype is torch.float32:
         return {}
-    packing = packing_of(problem.held, problem.in_features)
+    packing = packing_of(problem.weight_format, problem.in_features)
     block_m, block_n, block_k, num_warps, num_stages = _MANY
     tile = SkinnyConfig(
         block_m, block_n, block_of_inputs(packing, block_k), 1, num_warps, num_stages, norm_apart=True,
@@ -125,7 +125,7 @@ def _parts(key: str) -> tuple[int, int, str]:
 
 def _of_one_row(problem: FusedLinearProblem) -> SkinnyConfig:
     """A program has few outputs, and steps that a row of the weight does not overhang by much."""
-    packing = packing_of(problem.held, problem.in_features)
+    packing = packing_of(problem.weight_format, problem.in_features)
     many = problem.in_features > _MANY_INPUTS
     if packing.is_planar:
         overhangs = -problem.in_features % 2048 > -problem.in_features % 1024 + problem.in_features // 10
@@ -136,7 +136,7 @@ def _of_one_row(problem: FusedLinearProblem) -> SkinnyConfig:
 
 
 def _tile(problem: FusedLinearProblem, num_rows: int, platform: Platform) -> SkinnyConfig:
-    packing, rounds = packing_of(problem.held, problem.in_features), may_round(problem, platform)
+    packing, rounds = packing_of(problem.weight_format, problem.in_features), may_round(problem, platform)
     if rounds:
         table = _ROUNDED if packing.is_one_scale_a_row(problem.in_features) else _ROUNDED_IN_TILES
     else:
@@ -170,7 +170,7 @@ def _best_split(
 def _fitting(problem: FusedLinearProblem, tile: SkinnyConfig) -> SkinnyConfig:
     """The tile with as many loads in flight as a processor's memory holds."""
     itemsize = 1 if tile.rounds else problem.dtype.itemsize
-    code_bytes = (0.5 if problem.held.codes.is_packed else 1.0) * (2 if problem.gated else 1)
+    code_bytes = (0.5 if problem.weight_format.codes.is_packed else 1.0) * (2 if problem.gated else 1)
 
     def loaded(tile: SkinnyConfig) -> int:
         return int(tile.block_k * (tile.block_m * itemsize + tile.block_n * code_bytes))

@@ -49,7 +49,7 @@ def seconds(problem: FusedLinearProblem, config: SkinnyConfig, num_rows: int, pl
     rounds, rest = divmod(programs, slots)
     busiest = rounds * round_of(slots // platform.num_processors) + round_of(-(-rest // platform.num_processors))
     # Blocks of rows that read the same weights find them in the L2 cache.
-    moving = num_bytes(problem.held, problem.weight_rows, problem.in_features) / (
+    moving = num_bytes(problem.weight_format, problem.weight_rows, problem.in_features) / (
         _MEMORY_RATE * platform.bytes_per_second
     )
     return _LAUNCH + max(busiest, moving) + _splitting(problem, config, programs)
@@ -64,7 +64,7 @@ def _splitting(problem: FusedLinearProblem, config: SkinnyConfig, programs: int)
 
 def _tile_bytes(problem: FusedLinearProblem, config: SkinnyConfig) -> tuple[int, int]:
     """Bytes of weights and of rows that a step reads."""
-    weights = num_bytes(problem.held, config.block_n, config.block_k) * (2 if problem.gated else 1)
+    weights = num_bytes(problem.weight_format, config.block_n, config.block_k) * (2 if problem.gated else 1)
     return weights, config.block_m * config.block_k * (1 if config.rounds else problem.dtype.itemsize)
 
 
@@ -77,11 +77,11 @@ def _computing(problem: FusedLinearProblem, config: SkinnyConfig) -> float:
 
 
 def _codes_decoded(problem: FusedLinearProblem, config: SkinnyConfig) -> float:
-    packing = packing_of(problem.held, problem.in_features)
+    packing = packing_of(problem.weight_format, problem.in_features)
     if not packing.is_planar:
         return _BYTES_DECODED
     # The scales of mxfp4 lie four in a word.
-    one_number = packing.group >= config.block_k or problem.held.parts["scale"].dtype.itemsize == 1
+    one_number = packing.group >= config.block_k or problem.weight_format.parts["scale"].dtype.itemsize == 1
     return _WORDS_DECODED if one_number else _GROUPS_DECODED
 
 
@@ -92,7 +92,7 @@ def _resident(problem: FusedLinearProblem, config: SkinnyConfig, platform: Platf
     staged = config.num_stages if config.rounds else config.num_stages - 1
     held = staged * weight_bytes + config.num_stages * input_bytes + _OTHER_BYTES
     threads = _WARP * config.num_warps
-    one_scale = packing_of(problem.held, problem.in_features).is_one_scale_a_row(problem.in_features)
+    one_scale = packing_of(problem.weight_format, problem.in_features).is_one_scale_a_row(problem.in_features)
     copies = 1 if one_scale or config.makes_weights else 2
     sums = copies * config.block_n * config.block_m * (2 if problem.gated else 1) // threads
     registers = threads * min(sums + _OTHER_REGISTERS, 255)

@@ -49,7 +49,7 @@ def why_not_read(problem: LinearProblem, platform: Platform) -> str | None:
     """Why Triton's kernels cannot read the problem's weights on a GPU."""
     if (reason := why_not_packed(problem)) is not None:
         return reason
-    if problem.held.codes is Codes.E4M3 and platform.vendor == "nvidia" and not multiplies_fp8(platform):
+    if problem.weight_format.codes is Codes.E4M3 and platform.vendor == "nvidia" and not multiplies_fp8(platform):
         return f"Triton has fp8 from sm_89 on, not on {platform.arch}"
     return None
 
@@ -146,7 +146,7 @@ def _bind_made_plain(problem: LinearProblem, packed: Any) -> Product:
 def _pieces(problem: LinearProblem, packed: Any) -> list[tuple[slice, LinearProblem, dict[str, Any]]]:
     """Some rows of the weight each: which, as a problem, and its tensors."""
     step = _PLAIN_BYTES // (problem.in_features * problem.dtype.itemsize) // _PLAIN_ROWS * _PLAIN_ROWS or _PLAIN_ROWS
-    group_rows = packing_of(problem.held, problem.in_features).group_rows
+    group_rows = packing_of(problem.weight_format, problem.in_features).group_rows
     pieces = []
     for first in range(0, problem.weight_rows, step):
         last = min(first + step, problem.weight_rows)
@@ -166,7 +166,7 @@ def made_plain(problem: LinearProblem, packed: Any) -> torch.Tensor:
     from atom_kernels.linear.triton.convert import NUM_ROWS, make_plain_kernel
 
     rows, columns = problem.weight_rows, problem.in_features
-    packing = packing_of(problem.held, columns)
+    packing = packing_of(problem.weight_format, columns)
     codes = packed["codes"]
     out = torch.empty(rows, columns, dtype=problem.dtype, device=codes.device)
     tiles = -(-columns // 128)

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from atom_kernels.formats import Codes, WeightFormat, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
-from atom_kernels.operator import Layout
+from atom_kernels.operator import WeightLayout
 
 # Inputs of one tile of words of 16 bits, and of each of its four planes.
 TILE = 128
@@ -59,6 +59,8 @@ PLAIN = Packing("plain", 0, 1)
 
 def packing_of(weight_format: WeightFormat, num_columns: int) -> Packing:
     """For a weight of `num_columns` inputs."""
+    if weight_format.codes is Codes.PLAIN:
+        return PLAIN
     scale = weight_format.parts["scale"]
     return Packing(weight_format.codes.value, scale.columns or _up_to_tiles(num_columns), scale.rows)
 
@@ -69,7 +71,7 @@ def _up_to_tiles(num_columns: int) -> int:
 
 def why_not_packed(problem: LinearProblem) -> str | None:
     """Why Triton's kernels cannot read the problem's weights."""
-    weight_format = problem.held
+    weight_format = problem.weight_format
     if weight_format.codes is Codes.PLAIN:
         return "for packed weights"
     if weight_format.codes not in _READ:
@@ -88,13 +90,14 @@ def why_not_packed(problem: LinearProblem) -> str | None:
 
 
 def pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
-    parts = {name: tensor for name in problem.held.parts if (tensor := weights[name]) is not None}
-    packing, codes = packing_of(problem.held, problem.in_features), parts["weight"]
+    weight_format = problem.weight_format
+    parts = {name: tensor for name in weight_format.parts if (tensor := weights[name]) is not None}
+    packing, codes = packing_of(weight_format, problem.in_features), parts["weight"]
     zero_point, minimum = parts.get("zero_point"), parts.get("minimum")
-    scale = words_of_powers(parts["scale"]) if _scales_are_powers(problem.held) else problem.held.scales(parts)
+    scale = words_of_powers(parts["scale"]) if _scales_are_powers(weight_format) else weight_format.scales(parts)
     if zero_point is not None:
         minimum = -zero_point.float() * scale.float()
-    if _are_paired(problem.held):
+    if _are_paired(weight_format):
         scale, minimum = _paired(scale, zero_point, minimum), None
     return {
         "codes": planes(codes, packing.kind) if packing.is_planar else codes.contiguous(),
@@ -169,7 +172,7 @@ def _scales_are_powers(weight_format: WeightFormat) -> bool:
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
-    weight_format = problem.held
+    weight_format = problem.weight_format
     if weight_format.codes is Codes.PLAIN:
         return source_bytes
     rows, columns = problem.weight_rows, problem.in_features
@@ -184,4 +187,4 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     return codes + height * width * a_group + rows * problem.dtype.itemsize * problem.bias
 
 
-PACKED_LAYOUT = Layout("codes as Triton reads them", pack, _num_bytes)
+PACKED_LAYOUT = WeightLayout("codes as Triton reads them", pack, _num_bytes)

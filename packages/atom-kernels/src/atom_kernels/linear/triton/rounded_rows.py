@@ -18,7 +18,7 @@ def multiplies_fp8(platform: Platform) -> bool:
 
 def may_round(problem: LinearProblem, platform: Platform) -> bool:
     """Whether rows may be rounded to fp8, with scales where those of the weight lie, and the GPU multiplies it."""
-    held = problem.held
+    held = problem.weight_format
     if held.codes is not Codes.E4M3 or problem.dtype is not torch.bfloat16 or not multiplies_fp8(platform):
         return False
     group = held.parts["scale"].columns

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from atom_kernels.linear.triton.packed_weights import TILE, Packing, packing_of
 
 if TYPE_CHECKING:
-    from atom_kernels.formats import WeightFormat
     from atom_kernels.linear.contract import FusedLinearProblem
 
 # With so few outputs programs of eight leave most of a GPU idle.
@@ -59,15 +58,15 @@ class SkinnyConfig:
 def tuning_key(problem: FusedLinearProblem) -> str:
     """The key of a problem's tuned configurations."""
     gated = " gated" if problem.gated else ""
-    packed = f" {problem.weight_format.name}" if problem.weight_format else ""
+    packed = "" if problem.is_plain else f" {problem.weight_format.name}"
     to = f" to {problem.out_dtype}" if problem.out_dtype else ""
     return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{packed}{to}".replace("torch.", "")
 
 
 def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
     """Small enough for any GPU, with enough programs for a large one: more blocks first, and then more splits."""
-    if problem.weight_format is not None:
-        return _default_of_packed(problem, problem.weight_format, num_rows)
+    if not problem.is_plain:
+        return _default_of_packed(problem, num_rows)
     if num_rows == 1 and problem.weight_rows <= _FEW_OUTPUTS:
         # Routers: many programs with few steps each.
         return SkinnyConfig(1, 2, 1024, 1, 4, 1, prefetch=4)
@@ -80,11 +79,11 @@ def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
     return SkinnyConfig(block_m, 64, 64, _splits(problem, 64, 64, programs=120, most=8), 4, 3)
 
 
-def _default_of_packed(problem: FusedLinearProblem, weight_format: WeightFormat, num_rows: int) -> SkinnyConfig:
+def _default_of_packed(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
     if num_rows == 1:
         return SkinnyConfig(1, 4 if problem.gated else 8, 1024, 1, 4, 1)
     block_m, block_n = 16 if num_rows <= 16 else 32, 64
-    block_k = block_of_inputs(packing_of(weight_format, problem.in_features), 128)
+    block_k = block_of_inputs(packing_of(problem.weight_format, problem.in_features), 128)
     split = _splits(problem, block_n, block_k, programs=240, most=8)
     return SkinnyConfig(block_m, block_n, block_k, split, 4, 3, 1)
 

@@ -25,14 +25,11 @@ class SkinnyLinear:
         from atom_kernels.triton.support import dependent_launch
 
         self._problem, self._config = problem, config
-        if problem.weight_format is None:
+        packing = packing_of(problem.weight_format, problem.in_features)
+        if packing.is_one_scale_a_row(problem.in_features):
             packing = PLAIN
-            self._weight, self._scale, self._minimum = weights["weight"].contiguous(), None, None
-        else:
-            packing = packing_of(problem.weight_format, problem.in_features)
-            if packing.is_one_scale_a_row(problem.in_features):
-                packing = PLAIN
-            self._weight, self._scale, self._minimum = weights["codes"], weights["scale"], weights["minimum"]
+        self._weight = weights["weight" if problem.is_plain else "codes"].contiguous()
+        self._scale, self._minimum = weights.get("scale"), weights.get("minimum")
         # Rows that are rounded have their scales where the weight has its own.
         self._group = packing.group if packing is not PLAIN else None
         self._bias = weights["bias"]
@@ -41,7 +38,7 @@ class SkinnyLinear:
             "N": problem.out_features,
             "K": problem.in_features,
             "GATED": problem.gated,
-            "PRECISION": precision_of(problem.dtype, is_packed=problem.weight_format is not None),
+            "PRECISION": precision_of(problem.dtype, is_packed=not problem.is_plain),
         }  # fmt: skip
         self._counter = None
         if config.split_k > 1:

@@ -87,7 +87,7 @@ def is_normed(problem: FusedLinearProblem) -> bool:
 
 def _shapes(problem: FusedLinearProblem, num_rows: int) -> list[tuple[int, ...]]:
     """Blocks of rows, outputs and inputs, warps and stages; one row is tried with and without tensor cores."""
-    if problem.weight_format is not None:
+    if not problem.is_plain:
         return _shapes_of_packed(problem, packing_of(problem.weight_format, problem.in_features), num_rows)
     if num_rows > 32:
         return [shape for shape in _MORE_ROWS if shape[0] <= num_rows]
@@ -111,7 +111,7 @@ def _shapes_of_packed(problem: FusedLinearProblem, packing: Packing, num_rows: i
 def _splits(problem: FusedLinearProblem, row_blocks: int, block_n: int, block_k: int) -> list[tuple[int, int]]:
     """Splits of the inputs, each with the steps to ask for ahead."""
     blocks, steps = row_blocks * -(-problem.out_features // block_n), -(-problem.in_features // block_k)
-    tile_bytes = format_bytes(problem.held, block_n, block_k) * (2 if problem.gated else 1)
+    tile_bytes = format_bytes(problem.weight_format, block_n, block_k) * (2 if problem.gated else 1)
     ahead = max(1, _AHEAD_BYTES // tile_bytes)
     enough = [
         split
@@ -127,7 +127,7 @@ class LinearSubject(Subject):
     def __init__(self, problem: FusedLinearProblem) -> None:
         self._problem = problem
         self._generator = torch.Generator("cuda").manual_seed(0)
-        copies = max(2, num_copies(format_bytes(problem.held, problem.weight_rows, problem.in_features)))
+        copies = max(2, num_copies(format_bytes(problem.weight_format, problem.weight_rows, problem.in_features)))
         self._weights = [self._random_weights() for _ in range(copies)]
         self._norm = self._random(problem.in_features) + 1 if is_normed(problem) else None
 
@@ -141,7 +141,7 @@ class LinearSubject(Subject):
 
     def rival(self, part: str, num_rows: int) -> Sequence[Callable[[], Any]]:
         # Where a linear does not add the residual, the norm that follows does, at nearly no cost.
-        composed = COMPOSED_BACKEND if self._problem.weight_format is None else PACKED_COMPOSED_BACKEND
+        composed = COMPOSED_BACKEND if self._problem.is_plain else PACKED_COMPOSED_BACKEND
         return self._bound(lambda weights: composed.bind(self._problem, weights), num_rows, None)
 
     def join(self, best: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -156,7 +156,7 @@ class LinearSubject(Subject):
     def _random_weights(self) -> Mapping[str, Any]:
         problem = self._problem
         weight = self._random(problem.weight_rows, problem.in_features) * 0.02
-        if problem.weight_format is None:
+        if problem.is_plain:
             return {"weight": weight, "bias": None}
         return pack(problem, {**problem.weight_format.quantize(weight), "bias": None})
 

@@ -51,7 +51,7 @@ class CacheScaleWeights:
         self._num_heads, self._ranks, self._device, self._factor = num_heads, ranks, device, factor
         self._loaded: dict[str, torch.Tensor] = {}
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
+    def expected(self) -> dict[str, ExpectedWeight]:
         return {name: ExpectedWeight(shape, torch.float32, dummy=1.0) for name, shape in self._shapes.items()}
 
     def load(self, name: str, tensor: torch.Tensor) -> None:

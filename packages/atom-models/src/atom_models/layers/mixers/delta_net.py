@@ -33,7 +33,7 @@ class DeltaNet(Mixer):
     """
 
     problem: DeltaNetProblem
-    stored = MappingProxyType({"conv": "conv1d.weight", "a_log": "A_log"})
+    other_names = MappingProxyType({"conv": "conv1d.weight", "a_log": "A_log"})
 
     def __init__(self, problem: DeltaNetProblem, *, context: BuildContext, prefix: str) -> None:
         super().__init__(problem, prefix=prefix, context=context)
@@ -44,7 +44,7 @@ class DeltaNet(Mixer):
             return
         num_ranks = self._context.collectives.size
         parts = tuple(part * num_ranks for part in self.problem.parts)
-        name, shape = f"{parent}.{self.stored[slot]}", (sum(parts), *spec.shape[1:])
+        name, shape = f"{parent}.{self.other_names[slot]}", (sum(parts), *spec.shape[1:])
         self.expect(name, shape, slot=slot, dtype=spec.dtype, num_pieces=num_ranks, parts=parts)
 
     def mix(self, qkv: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

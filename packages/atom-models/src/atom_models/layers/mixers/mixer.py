@@ -15,14 +15,14 @@ import torch
 from atom_kernels.formats import Plain
 from atom_kernels.mixers import MixerPlan, MixerProblem, UnsupportedMixerError, select_mixer
 from atom_models.forward_context import get_forward_context, mix_in_step
-from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.weighted_layer import WeightedLayer
+from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 
 if TYPE_CHECKING:
     from atom_kernels.operator import WeightSpec
     from atom_models.build_context import BuildContext
+    from atom_models.layers.matrices import MatrixStack
     from atom_models.layers.mixers.cache_scales import CacheScaleWeights
-    from atom_models.quantization import ExpectedWeight
 
 # Weights of a problem that checkpoints hold as scales of the cache.
 CACHE_SCALES = ("key_scale", "value_scale", "latent_scale")
@@ -63,11 +63,11 @@ class Mixer(WeightedLayer):
         name: as `prefix`.
         problem: the same.
         linears: the problem's weights that checkpoints hold as linears, each with the linear's name.
-        stored: names, after the parent's, of other weights that checkpoints call otherwise than the problem does.
+        other_names: names, after the parent's, of other weights that checkpoints call otherwise than the problem does.
     """
 
     linears: ClassVar[Mapping[str, str]] = {}
-    stored: ClassVar[Mapping[str, str]] = {}
+    other_names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Mixer(WeightedLayer):
         if slot in self.linears:
             self.expect_matrix(f"{parent}.{self.linears[slot]}", (rows, spec.shape[1]), slot=slot)
         else:
-            name = f"{parent}.{self.stored.get(slot, slot)}"
+            name = f"{parent}.{self.other_names.get(slot, slot)}"
             self.expect(name, (rows, *columns), slot=slot, dtype=spec.dtype, num_pieces=num_ranks)
 
     @property
@@ -102,32 +102,31 @@ class Mixer(WeightedLayer):
         """The kernel and its cache layout; None where another engine owns the cache."""
         return self._host.plan
 
-    def held_weights(self) -> list[HeldWeights]:
-        form = Plain(self._context.dtype)
-        return [
-            HeldWeights(
-                tuple(matrix.name for matrix in stack.matrices),
-                asked=stack.matrices[0].name,
-                stored=stack.matrices[0].layout.name,
-                held=form.name,
-                operator=self.problem.name,
-                implementations=() if self.plan is None else (self.plan.backend,),
-                num_bytes=math.prod(stack.shape) * form.dtype.itemsize,
-            )
-            for stack in self._matrices.values()
-        ]
-
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if torch.compiler.is_compiling() and not self._host.traceable:
             return torch.ops.atom_models.mix(inputs, self.name, self._out_features, self._out_dtype)
         return self.mix(*inputs)
 
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        scales = {} if self._cache_scales is None else self._cache_scales.expected_weights()
-        return super().expected_weights() | scales
+    def weights(self) -> list[Weights]:
+        scales = [] if self._cache_scales is None else [Weights(self._cache_scales.expected, ())]
+        return super().weights() + scales
+
+    def weights_of(self, stack: MatrixStack) -> Weights:
+        """A matrix that is kept as plain numbers, however it is stored."""
+        [matrix], form = stack.matrices, Plain(self._context.dtype)
+        num_bytes = math.prod(stack.shape) * form.dtype.itemsize
+        backends = () if self.plan is None else (self.plan.backend,)
+        return Weights(
+            stack.expected,
+            [RankWeight(stack.shape, num_bytes)],
+            lambda: HeldWeights(form.name, self.problem.name, backends, num_bytes),
+            names=(matrix.name,),
+            layouts=(matrix.layout,),
+            asked=matrix.name,
+        )
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
-        if self._cache_scales is not None and name in self._cache_scales.expected_weights():
+        if self._cache_scales is not None and name in self._cache_scales.expected():
             self._cache_scales.load(name, tensor)
         else:
             super().load_shard(name, tensor)

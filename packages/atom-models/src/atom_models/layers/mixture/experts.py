@@ -15,12 +15,11 @@ from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.plan import BoundPlan, Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
-from atom_models.layers.held_weights import HeldWeights
 from atom_models.layers.layer import Layer
-from atom_models.layers.loadable import RankWeight, not_loaded
+from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
-from atom_models.quantization import EXPERTS, ExpectedWeight, HeldFormat
-from atom_models.quantization.layouts import PlainLayout
+from atom_models.layers.weights import HeldWeights, RankWeight, Weights
+from atom_models.quantization import EXPERTS, HeldFormat
 from atom_models.quantization.packing import held_problem
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class _Matrix(NamedTuple):
 
     slot: str
     stored: StoredMatrix
-    held: HeldFormat | None
+    held: HeldFormat
 
 
 class Experts(Layer):
@@ -70,34 +69,32 @@ class Experts(Layer):
     ) -> torch.Tensor:
         return self._apply(x, weights, ids, base)
 
-    @property
-    def num_idle_weights(self) -> int:
-        """Weights of the experts that one token does not choose; biases aside."""
-        problem = self.problem
-        return 3 * problem.hidden_size * problem.intermediate_size * (problem.num_experts - problem.top_k)
-
-    def is_quantized(self, platform: Platform) -> bool:
-        """Whether the weights would be held in another format than plain numbers there."""
-        return not self._problem_of(self._first, platform).is_plain
-
-    @property
-    def is_stored_quantized(self) -> bool:
-        return any(not isinstance(matrix.stored.layout, PlainLayout) for matrix in self._first)
-
-    def held_weights(self) -> list[HeldWeights]:
+    def weights(self) -> list[Weights]:
         first = self._first[0].stored
         held = " and ".join(dict.fromkeys(matrix.held.name for matrix in self.problem.matrices.values()))
-        return [HeldWeights.run_by(self._plan, (self.prefix,), asked=first.name, stored=first.layout.name, held=held)]
+        return [
+            Weights(
+                lambda: {name: one for stack in self._stacks.values() for name, one in stack.expected().items()},
+                self._on_rank(),
+                lambda: HeldWeights.run_by(self._plan, held),
+                names=(self.prefix,),
+                layouts=tuple(matrix.stored.layout for matrix in self._first),
+                asked=first.name,
+                packed_on=lambda platform: not self._problem_of(self._first, platform).is_plain,
+                chosen=(self.problem.top_k, self.problem.num_experts),
+            )
+        ]
 
-    def weights_on_rank(self) -> list[RankWeight]:
+    def _on_rank(self) -> list[RankWeight]:
         # Both matrices of the operator are packed, or none.
-        formats = [_format_or_none(None, [one.stored for one in _of(slot, self._first)]) for slot in _SLOTS]
-        plain = Plain(self.problem.dtype) if None in formats else None
-        stacks = [self._stack(slot, self._first, plain or one) for slot, one in zip(_SLOTS, formats, strict=True)]
+        formats = [self._format_on_rank(None, [one.stored for one in _of(slot, self._first)]) for slot in _SLOTS]
+        plain = Plain(self.problem.dtype)
+        formats = [plain, plain] if plain in formats else formats
+        stacks = [self._stack(slot, self._first, one) for slot, one in zip(_SLOTS, formats, strict=True)]
         weights = [stack.on_rank() for stack in stacks]
         if self.problem.bias:
-            sizes = [(self.problem.num_experts, stack.shape[0]) for stack in stacks]
-            weights += [RankWeight(size, size[0] * size[1] * self.problem.dtype.itemsize) for size in sizes]
+            count, size = self.problem.num_experts, self.problem.dtype.itemsize
+            weights += [RankWeight(stack.shape[:1], count * stack.shape[0] * size, count) for stack in stacks]
         return weights
 
     def choose_names(self, available: Collection[str]) -> None:
@@ -107,15 +104,12 @@ class Experts(Layer):
             return
         for names in _EXPERT_NAMES:
             gate = self._single(names, 1)[0].stored
-            if not gate.expected_weights().keys().isdisjoint(available):
+            if not gate.expected().keys().isdisjoint(available):
                 self._choose(self._single(names, self._config.num_experts))
 
     def ignored_weights(self) -> frozenset[str]:
         stored = [matrix for stack in self._stacks.values() for matrix in stack.matrices]
         return frozenset(f"{matrix.name}.{part}" for matrix in stored for part in matrix.layout.ignored)
-
-    def expected_weights(self) -> dict[str, ExpectedWeight]:
-        return {name: weight for stack in self._stacks.values() for name, weight in stack.expected_weights().items()}
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         stack = next(stack for stack in self._stacks.values() if name in stack)
@@ -202,20 +196,17 @@ class Experts(Layer):
         return _Matrix(slot, stored, found.held)
 
     def _problem_of(self, matrices: Sequence[_Matrix], platform: Platform) -> ExpertsProblem:
-        rounded = {matrix.held.weights for matrix in matrices if matrix.held is not None} - {None}
-        inputs = {matrix.held and matrix.held.inputs for matrix in matrices}
+        rounded = {matrix.held.weights for matrix in matrices} - {None}
+        inputs = {matrix.held.inputs for matrix in matrices}
         held = HeldFormat(next(iter(rounded), None), inputs.pop() if len(inputs) == 1 else None)
         formats = [self._format(_of(slot, matrices)) for slot in _SLOTS]
         return held_problem(EXPERTS, self._plain, formats, held, platform)
 
-    def _format(self, matrices: Sequence[_Matrix]) -> WeightFormat | None:
-        """The format that holds a matrix of all experts; None where it is plain numbers.
-
-        Experts that are stored in several formats are plain.
-        """
+    def _format(self, matrices: Sequence[_Matrix]) -> WeightFormat:
+        """The format that holds a matrix of all experts; those that are stored in several formats are plain."""
         held = matrices[0].held
-        if held is None or len({(matrix.stored.layout, matrix.held) for matrix in matrices}) > 1:
-            return None
+        if len({(matrix.stored.layout, matrix.held) for matrix in matrices}) > 1:
+            return Plain(self._context.dtype)
         first = [matrix.stored for matrix in matrices if matrix.stored.expert in (None, 0)]
         if held.weights is not None:
             # Numbers are rounded when they are cut already, gate and up each by itself.
@@ -223,15 +214,14 @@ class Experts(Layer):
                 replace(one, rows=tuple((0, end - start) for start, end in one.rows), columns=(0, 1), interleaved=False)
                 for one in first
             ]
-        return _format_or_none(held.weights, first)
+        return self._format_on_rank(held.weights, first)
 
-
-def _format_or_none(wanted: WeightFormat | None, matrices: Sequence[StoredMatrix]) -> WeightFormat | None:
-    """The wanted format, or the one in which they are stored, as it holds this rank's part; None where it cannot."""
-    try:
-        return format_on_rank(wanted or matrices[0].layout.weight_format, matrices)
-    except ValueError:
-        return None
+    def _format_on_rank(self, wanted: WeightFormat | None, matrices: Sequence[StoredMatrix]) -> WeightFormat:
+        """The wanted format, or the one in which they are stored, as it holds this rank's part; plain if it cannot."""
+        try:
+            return format_on_rank(wanted or matrices[0].layout.weight_format, matrices)
+        except ValueError:
+            return Plain(self._context.dtype)
 
 
 def _of(slot: str, matrices: Sequence[_Matrix]) -> list[_Matrix]:

@@ -16,9 +16,8 @@ from atom_models.layers.layer import Layer
 from atom_models.layers.linear import Linear, MergedColumnParallelLinear, ReplicatedLinear
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.mixture.experts import Experts
-from atom_models.layers.norms.residual import Unsummed
+from atom_models.layers.norms.residual import Term, Unsummed
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.quantization import UNQUANTIZED
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -35,9 +34,10 @@ class Router(WeightedLayer):
         self.linear = ReplicatedLinear(
             config.hidden_size,
             config.num_experts,
-            replace(context, dtype=dtype, quantization=UNQUANTIZED),
+            replace(context, dtype=dtype),
             prefix=f"{prefix}.{routing.linear}",
             bias=routing.linear_bias,
+            quantized=False,
         )
         self.problem = RoutingProblem(
             config.num_experts,
@@ -85,7 +85,7 @@ class MoE(Layer):
         self._ranks = context.collectives
         self._adds_residual = self._ranks.size == 1 and context.platform.device == "cuda"
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> Term:
         if self._adds_residual:
             return Unsummed(self._sum, x)
         y = self._sum(x)
@@ -115,8 +115,7 @@ class SharedExperts(Layer):
         self.down_proj = Linear(size, hidden_size, context, prefix=f"{name}.down_proj", split_input=True)
         self.gate = None
         if shared.gate is not None:
-            dense = replace(context, quantization=UNQUANTIZED)
-            self.gate = ReplicatedLinear(hidden_size, 1, dense, prefix=f"{prefix}.{shared.gate}")
+            self.gate = ReplicatedLinear(hidden_size, 1, context, prefix=f"{prefix}.{shared.gate}", quantized=False)
             self._gated = SigmoidGate(1, hidden_size, context, one_gate=True)
 
     def forward(self, x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
-from atom_models.layers.norms.residual import Residual, Unnormed, Unsummed, summed
+from atom_models.layers.norms.residual import Normed, Residual, Term, Unnormed, summed
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RMSNorm(WeightedLayer):
             raise RuntimeError(f"{self._name} is not loaded")
         return self._effective_weight
 
-    def forward(self, x: torch.Tensor | Residual | Unsummed) -> Any:
+    def forward(self, x: Term | Residual) -> Normed:
         if isinstance(x, Residual):
             return x.normed(self._norm, self._add_norm)
         return self._norm(summed(x))

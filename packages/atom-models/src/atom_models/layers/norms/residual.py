@@ -36,6 +36,11 @@ class Unsummed:
         return self._compute(self._x, residual)
 
 
+# What a norm gives the layer that it feeds, and what a layer gives the residual.
+Normed = torch.Tensor | Unnormed
+Term = torch.Tensor | Unsummed
+
+
 class Residual:
     """The sum of an embedding and of what the layers so far gave.
 
@@ -45,10 +50,10 @@ class Residual:
 
     __slots__ = ("_term", "_total")
 
-    def __init__(self, total: torch.Tensor, term: torch.Tensor | Unsummed | None = None) -> None:
+    def __init__(self, total: torch.Tensor, term: Term | None = None) -> None:
         self._total, self._term = total, term
 
-    def plus(self, term: torch.Tensor | Unsummed) -> Residual:
+    def plus(self, term: Term) -> Residual:
         """Adds a term. It is not ``+``: torch.compile takes every ``+`` with a tensor for an addition of tensors."""
         return Residual(self.tensor(), term)
 
@@ -69,6 +74,6 @@ class Residual:
         return normed
 
 
-def summed(x: torch.Tensor | Unsummed | Residual) -> torch.Tensor:
+def summed(x: Term | Residual) -> torch.Tensor:
     """The tensor behind x: itself, or what the residual or the layer's product adds up to."""
     return x if isinstance(x, torch.Tensor) else x.tensor()

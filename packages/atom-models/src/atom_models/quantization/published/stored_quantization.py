@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from atom_kernels.formats import Codes, Integers, Plain, WeightFormat
+from atom_kernels.formats import Integers, Plain, WeightFormat
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import (
@@ -102,8 +102,6 @@ def _bare(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _held(layout: StoredLayout) -> HeldFormat | None:
+def _held(layout: StoredLayout) -> HeldFormat:
     """How linears hold what is stored so."""
-    if layout.weight_format.codes is Codes.PLAIN:
-        return None
     return HeldFormat(inputs=input_format_of(layout), without_kernel=layout.weight_format == Integers(8))
