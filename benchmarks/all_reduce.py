@@ -1,4 +1,4 @@
-"""Sums over ranks on several GPUs, in a graph: our kernels, NCCL and torch's symmetric memory, with a norm and apart."""
+"""Sums over ranks on several GPUs, in a graph: ours, NCCL and torch's symmetric memory, with a norm and apart."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from atom_core.settings import rank_environment
 from benchmarks import machine, report
 
 BYTES = (8 << 10, 32 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20)
 HIDDEN = 4096
-# Nothing here takes nearly so long, unless a rank waits for one that failed.
-MOST_SECONDS = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +31,8 @@ def run(options: argparse.Namespace) -> int:
         output = Path(folder) / "measured.json"
         settings = json.dumps({"bytes": options.bytes, "hidden": HIDDEN, "output": str(output)})
         command = [sys.executable, "-m", "benchmarks.all_reduce_rank", str(Path(folder) / "store"), str(options.ranks)]
-        ranks = [subprocess.Popen([*command, str(rank), settings]) for rank in range(options.ranks)]
+        environment = rank_environment(1)
+        ranks = [subprocess.Popen([*command, str(rank), settings], env=environment) for rank in range(options.ranks)]
         if not _all_succeed(ranks):
             return 1
         measured = json.loads(output.read_text())

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
 from atom_kernels.norm import RMSNormProblem, add_rms_norm
 from atom_kernels.platform import Platform
 from atom_kernels.protocols import NoPeers, SingleRank
-from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem
-from atom_kernels.reduce import choice
+from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem, choice
 from atom_kernels.reduce.buffers import BufferLayout, peers_over
 from atom_kernels.select import select
 from atom_kernels.tuned import TunedRow

@@ -86,7 +86,7 @@ class _Sum:
             raise unplanned("all_reduce", x, size, dtype)
 
     def _tile(self, num_elements: int) -> tuple[int, int]:
-        """Elements of a tile, and the warps of its program: tiles that are no rows are as many as programs, if large."""
+        """Elements of a tile, and warps of its program; what is not normed has as many tiles as programs, if large."""
         itemsize = self._problem.dtype.itemsize
         if self._norm is not None:
             size = self._problem.hidden_size

@@ -31,7 +31,7 @@ def _count(calls_ptr, call):
 @triton.jit
 def _unpacked(words, DTYPE: tl.constexpr):
     """Both numbers of each word, as float32; of a word that is one number of float32, itself and zero."""
-    if DTYPE == tl.float32:
+    if DTYPE == tl.float32:  # noqa: SIM300
         low = words.to(tl.float32, bitcast=True)
         return low, tl.zeros_like(low)
     else:
@@ -42,7 +42,7 @@ def _unpacked(words, DTYPE: tl.constexpr):
 
 @triton.jit
 def _packed(low, high, DTYPE: tl.constexpr):
-    if DTYPE == tl.float32:
+    if DTYPE == tl.float32:  # noqa: SIM300
         return low.to(tl.int32, bitcast=True)
     else:
         low_bits = low.to(DTYPE).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
@@ -192,7 +192,7 @@ def sum_in_two_kernel(
     MAX_PROGRAMS: tl.constexpr, NORM: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Two shots: of each group of as many tiles as ranks, a rank sums the tile of its own number and sends it to all."""
+    """Two shots: of each group of as many tiles as ranks, a rank sums the tile of its number and sends it to all."""
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     columns = tl.arange(0, BLOCK)
     num_groups = tl.cdiv(num_elements, SIZE * RANKS)

@@ -67,6 +67,9 @@ def _symmetric_memory() -> Any:
 
 def _meet(rank: int, size: int, device: int, group: str) -> PeerMemory:
     symmetric, on = _symmetric_memory(), torch.device("cuda", device)
+    # Others of its backends have no addresses for every rank.
+    if hasattr(symmetric, "set_backend") and symmetric.get_backend(on) not in (None, "CUDA"):
+        symmetric.set_backend("CUDA")
     buffer = symmetric.empty(BufferLayout(size, MAX_BYTES).num_bytes, dtype=torch.uint8, device=on)
     handle = symmetric.rendezvous(buffer, group)
     buffer.zero_()
