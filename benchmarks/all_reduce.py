@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure with a process for each rank, print a table and keep the result; 1 if a rank failed."""
+    """Measure with a process for each rank, print a table and keep the result; 1 if a rank failed or summed wrongly."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "measured.json"
         settings = json.dumps({"bytes": options.bytes, "hidden": HIDDEN, "output": str(output)})
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if options.save_limits:
         print(f"\nlimits: {save_limits(document)}")
     report.save_unless_doubtful(document, options)
-    return 0
+    return 1 if document["mistakes"] else 0
 
 
 def all_reduce_table(document: dict[str, Any]) -> str:

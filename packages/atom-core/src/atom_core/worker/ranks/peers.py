@@ -30,14 +30,17 @@ def share_memory(
     if device != "cuda":
         return NoPeers("ranks on CPUs exchange by gloo")
     reason = _why_not(rank, devices)
-    if not smallest(reason is None):
+    if not smallest(int(reason is None)):
         return _without(reason or "another rank cannot share its memory")
     try:
         peers: PeerMemory | NoPeers = _meet(rank, size, devices[rank], group)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:  # its API is not settled
         peers = _without(f"torch's symmetric memory failed: {' '.join(str(error).split())}")
     # Nobody writes to a buffer before its owner has filled it with zeros.
-    return peers if smallest(isinstance(peers, PeerMemory)) else _without("another rank could not share its memory")
+    if smallest(int(isinstance(peers, PeerMemory))):
+        logger.info("kernels over peers' memory sum what is small over ranks")
+        return peers
+    return peers if isinstance(peers, NoPeers) else _without("another rank could not share its memory")
 
 
 def _why_not(rank: int, devices: tuple[int, ...]) -> str | None:
