@@ -19,7 +19,7 @@ class PeerMemory:
         rank, size: this rank, and how many there are.
         addresses: int64 ``[size]`` on the device, where this process finds the buffer of each rank.
         calls: int32 ``[2]`` on the device, zeros at first: calls so far, and the programs of this call that read that.
-        max_bytes: of the largest tensor that ranks may sum in them.
+        max_bytes: the size of the largest tensor that ranks may sum in them.
         owners: what keeps the memory.
     """
 

@@ -21,7 +21,7 @@ from atom_kernels.protocols import PeerMemory
 MAX_PROGRAMS = 128
 # Numbers of ranks that kernels are written for.
 GROUP_SIZES = (2, 4, 8)
-# Of the largest tensor that packets carry, and that any kernel of ours sums.
+# The largest tensor that packets carry, and the largest that any kernel of ours sums.
 PACKETS_BYTES = 512 << 10
 MAX_BYTES = 8 << 20
 
@@ -35,7 +35,7 @@ class BufferLayout:
 
     @property
     def max_words(self) -> int:
-        """Of 32 bits, that a rank may send in packets."""
+        """How many words of 32 bits a rank may send in packets."""
         return min(self.max_bytes, PACKETS_BYTES) // 4
 
     @property

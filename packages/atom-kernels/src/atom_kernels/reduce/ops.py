@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.norm import ADD_RMS_NORM, RMSNormProblem
 from atom_kernels.operator import Backend, Op, WeightSpec, Work
-from atom_kernels.protocols import SINGLE_RANK, Collectives, SingleRank
+from atom_kernels.protocols import SINGLE_RANK, SingleRank
 from atom_kernels.reduce.buffers import BufferLayout, peers_over
 from atom_kernels.reduce.contract import AllReduceNormProblem, AllReduceProblem, all_reduce, all_reduce_add_rms_norm
 from atom_kernels.reduce.triton_backend import SUM_BACKENDS, SUM_NORM_BACKENDS
@@ -29,11 +28,6 @@ class _RankAlone(SingleRank):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         buffer = torch.zeros(BufferLayout(1, _CHECKED_BYTES).num_bytes, dtype=torch.uint8, device=device)
         self.peers = peers_over([buffer], 0, _CHECKED_BYTES)
-
-
-@functools.cache
-def _rank_alone() -> Collectives:
-    return _RankAlone()
 
 
 def _bind_library(problem: AllReduceProblem, weights: Any) -> Callable[[torch.Tensor], None]:
@@ -63,13 +57,13 @@ def _make_inputs(problem: Any, num_rows: int, generator: torch.Generator) -> Any
 
 
 def _problems() -> tuple[AllReduceProblem, ...]:
-    return tuple(AllReduceProblem(size, dtype, _rank_alone()) for size in (2, 66, 1000) for dtype in FLOATS)
+    ranks = _RankAlone()
+    return tuple(AllReduceProblem(size, dtype, ranks) for size in (2, 66, 1000) for dtype in FLOATS)
 
 
 def _normed_problems() -> tuple[AllReduceNormProblem, ...]:
-    ranks = _rank_alone()
-    plain = tuple(AllReduceNormProblem(RMSNormProblem(p.hidden_size, p.dtype), ranks) for p in _problems())
-    return (*plain, AllReduceNormProblem(RMSNormProblem(96, torch.bfloat16, 1e-5, 1.0), ranks))
+    plain = [AllReduceNormProblem(RMSNormProblem(p.hidden_size, p.dtype), p.ranks) for p in _problems()]
+    return (*plain, AllReduceNormProblem(RMSNormProblem(96, torch.bfloat16, 1e-5, 1.0), plain[0].ranks))
 
 
 def _work(problem: Any, num_rows: int, *, tensors: int) -> Work:
