@@ -7,6 +7,7 @@ import sys
 
 from benchmarks import (
     acceptance,
+    all_reduce,
     blocks,
     busy,
     chart,
@@ -37,6 +38,7 @@ COMMANDS = {
     "acceptance": acceptance,
     "gpu": gpu,
     "kernels": kernels,
+    "all-reduce": all_reduce,
     "vllm": vllm_plugin,
     "chart": chart,
 }

@@ -28,8 +28,14 @@ from atom_kernels.attention.sparse import cases as sparse_cases
 from atom_kernels.cases import bench_cases
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cache_format import ALL_SCALES
+from atom_kernels.norm import RMSNormProblem
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
+from atom_kernels.protocols import SingleRank
+from atom_kernels.reduce import OPS as REDUCE_OPS
+from atom_kernels.reduce import AllReduceNormProblem, AllReduceProblem
+from atom_kernels.reduce.buffers import MAX_BYTES, peers_over
 from atom_kernels.registry import all_ops
+from atom_kernels.select import plan_with
 from atom_kernels.triton.launch import launches_go_to
 
 _TARGETS = {
@@ -114,7 +120,28 @@ def _platform(arch: str) -> Platform:
     return replace(platform_from_facts(facts), device="cpu")
 
 
+class _OneOf(SingleRank):
+    """A rank of several; nothing reads the memory that it would share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.peers = peers_over([torch.zeros(1, dtype=torch.uint8)] * size, 0, MAX_BYTES)
+
+
+def _sums_over_ranks(size: int) -> Iterator[Any]:
+    ranks = _OneOf(size)
+    norm = RMSNormProblem(4096, torch.bfloat16)
+    problems = (AllReduceProblem(4096, torch.bfloat16, ranks), AllReduceNormProblem(norm, ranks))
+    for op, problem in zip(REDUCE_OPS, problems, strict=True):
+        weights, inputs = op.make_inputs(problem, 32, torch.Generator())
+        for backend in op.backends:
+            if not backend.is_fallback:
+                yield partial(plan_with(op, problem, backend).prepare(weights), *inputs)
+
+
 def _triton_runs(platform: Platform) -> Iterator[Any]:
+    for size in (2, 8):
+        yield from _sums_over_ranks(size)
     for op in all_ops().values():
         yield from (case.run for case in bench_cases(op, platform) if case.backend.startswith("triton"))
     for scales in ALL_SCALES:

@@ -12,10 +12,13 @@ from atom_core.executor.processes.rank_loop import run_rank
 from atom_core.messages import ModelOutput, RequestStepOutput, TokenLogprobs
 from atom_core.worker.ranks.protocol import ALONE
 from atom_core.worker.runner import RunnerInfo
+from atom_kernels.protocols import NoPeers
 
 
 class QuietRanks:
     """Ranks that exchange nothing."""
+
+    peers = NoPeers("they exchange nothing")
 
     def __init__(self, join):
         self.rank, self.size = join.rank, join.size

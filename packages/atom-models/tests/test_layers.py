@@ -10,6 +10,8 @@ from torch.nn.functional import linear
 
 from atom_kernels.formats import Plain
 from atom_kernels.norm import rms_norm
+from atom_kernels.protocols import SingleRank
+from atom_models import BuildContext
 from atom_models.layers import (
     ColumnParallelLinear,
     GatedActivation,
@@ -20,8 +22,10 @@ from atom_models.layers import (
     Residual,
     RMSNorm,
     RowParallelLinear,
+    Unreduced,
     Unsummed,
     VocabularyEmbedding,
+    summed,
 )
 from atom_models.layers.loadable import expected_weights
 from atom_models.quantization import HeldFormat, LayerQuantization
@@ -119,6 +123,48 @@ def test_a_norm_takes_what_a_layer_left_unsummed():
     x = torch.randn(5, 24)
     assert close(norm(Unsummed(add_kernel(calls), x)), rms_norm(2 * x, weight, 1e-5))
     assert calls == ["plain"]
+
+
+def doubling(calls):
+    """Sums over two ranks that have the same."""
+
+    def reduce(x):
+        calls.append("summed")
+        x.mul_(2)
+
+    return reduce
+
+
+def test_what_a_layer_left_unreduced_is_summed_once_whoever_asks():
+    x, residual, calls = torch.randn(5, 24), torch.randn(5, 24), []
+    left = Unreduced(doubling(calls), x.clone())
+    assert close(left.tensor(), 2 * x)
+    assert close(summed(left), 2 * x)
+    assert close(Residual(residual).plus(left).tensor(), residual + 2 * x)
+    assert calls == ["summed"]
+
+
+def test_a_norm_sums_over_ranks_by_itself_unless_they_have_summed_already():
+    norm, calls = RMSNorm(24, 1e-5, BuildContext(collectives=SameRanks()), prefix="n"), []
+    weight = fill(norm)["n.weight"]
+    x, residual = torch.randn(5, 24), torch.randn(5, 24)
+    for asked_before in (False, True):
+        left = Unreduced(doubling(calls), x.clone())
+        if asked_before:
+            left.tensor()
+        total = Residual(residual).plus(left)
+        assert close(norm(total), rms_norm(residual + 2 * x, weight, 1e-5))
+        assert close(total.tensor(), residual + 2 * x)
+        assert calls == ["summed"] * asked_before
+
+
+class SameRanks(SingleRank):
+    """One of two ranks that have the same."""
+
+    size = 2
+
+    def all_reduce(self, x):
+        return 2 * x
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])

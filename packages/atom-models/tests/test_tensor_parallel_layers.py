@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from atom_kernels.protocols import SingleRank
 from atom_models import BuildContext, build_model, load_model, load_weights
 from atom_models.layers import (
     ColumnParallelLinear,
@@ -41,7 +42,7 @@ class Group:
     def as_rank(self, rank):
         group = self
 
-        class Rank:
+        class Rank(SingleRank):
             size = group.size
 
             def __init__(self):

@@ -36,10 +36,12 @@ def child_environment(num_threads: int | None) -> dict[str, str]:
 def rank_environment(num_threads: int) -> dict[str, str]:
     """Ranks talk over the loopback interface, unless ``GLOO_SOCKET_IFNAME`` or ``NCCL_SOCKET_IFNAME`` names another.
 
-    gloo and NCCL authenticate nobody, so no other machine may reach their ports. Returns the environment of a rank.
+    gloo and NCCL authenticate nobody, so no other machine may reach their ports. What ranks share of their memory is
+    not multicast, unless ``TORCH_SYMM_MEM_DISABLE_MULTICAST`` says so: no kernel of ours makes use of it. Returns the
+    environment of a rank.
     """
-    interfaces = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    return {**interfaces, **child_environment(num_threads)}
+    defaults = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+    return {**defaults, **child_environment(num_threads)}
 
 
 def cache_dir() -> Path:

@@ -15,6 +15,7 @@ READ = frozenset(
         # atom-kernels
         "ATOM_AITER_SHUFFLE_LINEAR",
         "ATOM_DISABLE_NATIVE",
+        "ATOM_DISABLE_PEER_SUMS",
         "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION",
         # atom-models and atom-core
         "ATOM_CACHE_DIR",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 # Each of these has `OPS`, a tuple of `Op`.
 OP_MODULES = (
     "atom_kernels.norm",
+    "atom_kernels.reduce",
     "atom_kernels.rotary",
     "atom_kernels.activation.ops",
     "atom_kernels.linear",

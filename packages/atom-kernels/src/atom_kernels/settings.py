@@ -46,6 +46,11 @@ def openmp_waits_are_set() -> bool:
     return any(os.environ.get(name, "").strip() for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
 
 
+def peer_sums_disabled() -> bool:
+    """Whether ``ATOM_DISABLE_PEER_SUMS`` leaves all sums over ranks to NCCL (``0``, ``false`` and empty mean no)."""
+    return _is_asked_for("ATOM_DISABLE_PEER_SUMS")
+
+
 def atom_variables() -> list[str]:
     """Names of all variables that begin as ours do, whoever reads them."""
     return [name for name in os.environ if name.startswith(PREFIX)]

@@ -9,11 +9,21 @@ import torch
 
 from atom_kernels.formats import Plain
 from atom_kernels.platform import detect_platform
+from atom_kernels.protocols import SINGLE_RANK
+from atom_kernels.settings import triton_interpret
 from atom_models import BuildContext
-from atom_models.layers import GatedActivation, MergedColumnParallelLinear, Residual, RMSNorm, RowParallelLinear
+from atom_models.layers import (
+    GatedActivation,
+    MergedColumnParallelLinear,
+    Residual,
+    RMSNorm,
+    RowParallelLinear,
+    Unreduced,
+)
 from atom_models.layers.loadable import expected_weights
 from atom_models.quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import PlainLayout
+from forked_ranks import run_ranks, shared_tensor
 
 HIDDEN, INTERMEDIATE = 24, 40
 
@@ -30,9 +40,9 @@ def make_platform(*, fused):
 class Block:
     """A norm, an MLP that ends with a residual, and the norm after it, as decoder layers have them."""
 
-    def __init__(self, *, fused, hidden_act="silu", bias=False):
+    def __init__(self, *, fused, hidden_act="silu", bias=False, ranks=SINGLE_RANK):
         platform = make_platform(fused=fused)
-        context = BuildContext(dtype=torch.float32, platform=platform, device=platform.device)
+        context = BuildContext(dtype=torch.float32, platform=platform, device=platform.device, collectives=ranks)
         sizes = {"gate_proj": INTERMEDIATE, "up_proj": INTERMEDIATE}
         self.gate_up = MergedColumnParallelLinear(HIDDEN, sizes, context, prefix="mlp.gate_up_proj", bias=bias)
         self.act = GatedActivation(hidden_act, INTERMEDIATE, context, after=self.gate_up)
@@ -49,6 +59,24 @@ class Block:
         residual = Residual(residual).plus(x)
         residual = residual.plus(self.down(self.act(self.gate_up(self.norm(residual)))))
         return self.last_norm(residual), residual.tensor()
+
+
+@pytest.mark.skipif(not triton_interpret(), reason="its ranks are processes of this machine")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_block_that_ranks_share_sums_adds_and_norms_by_one_kernel():
+    x, residual = torch.randn(2, 3, HIDDEN)
+    expected = torch.stack(Block(fused=False).run(x, residual))
+    results, reduced = shared_tensor(2 * expected.nbytes).view(torch.float32).view(2, *expected.shape), shared_tensor(2)
+
+    def work(rank):
+        block = Block(fused=True, ranks=rank)
+        results[rank.rank] = torch.stack(block.run(x, residual))
+        reduced[rank.rank] = isinstance(block.down(block.act(block.gate_up(x))), Unreduced)
+
+    run_ranks(2, 1 << 16, work)
+    assert reduced.tolist() == [1, 1]
+    assert torch.equal(results[0], results[1])
+    torch.testing.assert_close(results[0], expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 37])

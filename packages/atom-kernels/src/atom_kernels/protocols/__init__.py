@@ -1,7 +1,7 @@
 """Protocols that every host of the operators implements: what layers keep, caches, batch geometry, collectives."""
 
 from atom_kernels.protocols.cache_format import CACHE_DTYPES, CacheFormat
-from atom_kernels.protocols.collectives import SINGLE_RANK, Collectives, SingleRank
+from atom_kernels.protocols.collectives import SINGLE_RANK, Collectives, NoPeers, PeerMemory, SingleRank
 from atom_kernels.protocols.geometry import BatchGeometry
 from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
 from atom_kernels.protocols.kv_cache import CacheLayout, Caches, CacheTensor
@@ -18,7 +18,9 @@ __all__ = [
     "Caches",
     "Collectives",
     "GroupSpec",
+    "NoPeers",
     "Pages",
+    "PeerMemory",
     "SingleRank",
     "Slots",
     "blocks_of_request",

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, eq=False)
+class PeerMemory:
+    """Buffers of all ranks, each of which every rank reads and writes directly.
+
+    `atom_kernels.reduce.buffers` says what lies in them.
+
+    Attributes:
+        rank, size: this rank, and how many there are.
+        addresses: int64 ``[size]`` on the device, where this process finds the buffer of each rank.
+        calls: int32 ``[2]`` on the device, zeros at first: calls so far, and the programs of this call that read that.
+        max_bytes: the size of the largest tensor that ranks may sum in them.
+        owners: what keeps the memory.
+    """
+
+    rank: int
+    size: int
+    addresses: torch.Tensor
+    calls: torch.Tensor
+    max_bytes: int
+    owners: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class NoPeers:
+    """Ranks do not see each other's memory, and why."""
+
+    reason: str
 
 
 class Collectives(Protocol):
@@ -18,6 +48,11 @@ class Collectives(Protocol):
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
+    @property
+    def peers(self) -> PeerMemory | NoPeers:
+        """Memory over which kernels of ours exchange instead. It serves one stream at a time."""
+        ...
+
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor: ...
 
@@ -27,12 +62,16 @@ class SingleRank:
 
     rank = 0
     size = 1
+    peers: PeerMemory | NoPeers = NoPeers("these ranks exchange by their own library alone")
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         return x
+
+    def __str__(self) -> str:
+        return str(self.size)
 
 
 SINGLE_RANK = SingleRank()

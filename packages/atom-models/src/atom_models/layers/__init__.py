@@ -25,7 +25,7 @@ from atom_models.layers.mixture.moe_config import MoEConfig, RoutingConfig, Shar
 from atom_models.layers.norms.gated_norm import GatedRMSNorm
 from atom_models.layers.norms.layer_norm import LayerNorm
 from atom_models.layers.norms.norm import RMSNorm
-from atom_models.layers.norms.residual import Normed, Residual, Term, Unsummed, summed
+from atom_models.layers.norms.residual import Normed, Residual, Term, Unreduced, Unsummed, summed
 from atom_models.layers.norms.wide_norm import WideRMSNorm
 from atom_models.layers.ungated_mlp import UngatedMLP
 from atom_models.quantization import ExpectedWeight
@@ -64,6 +64,7 @@ __all__ = [
     "Term",
     "UngatedActivation",
     "UngatedMLP",
+    "Unreduced",
     "Unsummed",
     "VocabularyEmbedding",
     "WideRMSNorm",

@@ -16,6 +16,8 @@ from atom_kernels.select import select
 from atom_models.layers.linear import Linear, Shard
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
+from atom_models.layers.norms.residual import summed
+from atom_models.layers.rank_sum import RankSum
 from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.layers.weights import HeldWeights, Weights
 from atom_models.quantization.layouts import PlainLayout
@@ -30,7 +32,7 @@ class VocabularyEmbedding(WeightedLayer):
     def __init__(self, vocab_size: int, hidden_size: int, context: BuildContext, *, prefix: str) -> None:
         super().__init__(context)
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
-        self._ranks = context.collectives
+        self._ranks, self._sum = context.collectives, RankSum(hidden_size, context)
         self.expect(f"{prefix}.weight", (vocab_size, hidden_size), num_pieces=self._ranks.size)
         self._name, self._stored = prefix, context.quantization.stored_table(prefix, context.dtype)
         self._packed: MatrixStack | None = None
@@ -38,8 +40,7 @@ class VocabularyEmbedding(WeightedLayer):
         self._lookup: Callable[[torch.Tensor], torch.Tensor] = not_loaded(prefix)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        rows = self._lookup(input_ids)
-        return self._ranks.all_reduce(rows) if self._ranks.size > 1 else rows
+        return summed(self._sum(self._lookup(input_ids)))
 
     def share_with(self, head: LMHead) -> None:
         """Makes `head` use this table as its weight, once it is loaded."""

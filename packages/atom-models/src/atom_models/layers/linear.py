@@ -15,6 +15,7 @@ from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Term, Unsummed
+from atom_models.layers.rank_sum import RankSum
 from atom_models.layers.weights import Weights
 from atom_models.quantization import UNQUANTIZED, LayerQuantization
 
@@ -244,15 +245,17 @@ class QKVParallelLinear(Linear):
 class RowParallelLinear(Linear):
     """A linear whose inputs are split over ranks; the results are summed over them.
 
-    ``forward(x) -> y``; where its kernel can add the residual by itself (few rows on a GPU), y is `Unsummed`.
+    ``forward(x) -> y``; where its kernel can add the residual by itself (few rows on a GPU), y is `Unsummed`. Where
+    ranks sum by a kernel of ours, which may add the residual and norm as well, it is `Unreduced`.
     """
 
     def __init__(
         self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
     ) -> None:
         super().__init__(in_features, out_features, context, prefix=prefix, bias=bias, split_input=True)
+        self._sum = RankSum(out_features, context)
 
     def forward(self, x: torch.Tensor) -> Term:
         if self._ranks.size > 1:
-            return self._ranks.all_reduce(self._apply(x))
+            return self._sum(self._apply(x))
         return Unsummed(self._apply, x) if x.shape[0] <= self.max_fused_rows else self._apply(x)

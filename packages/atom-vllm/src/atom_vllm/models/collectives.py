@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-from atom_kernels.protocols import SINGLE_RANK, Collectives
+from atom_kernels.protocols import SINGLE_RANK, Collectives, NoPeers
 
 
 class VllmCollectives:
-    """`Collectives` over a vLLM group coordinator."""
+    """`Collectives` over a vLLM group coordinator, which chooses among all-reduces by itself."""
+
+    peers = NoPeers("vLLM's group has all-reduces of its own")
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from atom_core.worker.devices.factory import device_of
+from atom_core.worker.ranks.peers import share_memory
 
 
 class TorchRanks:
@@ -27,6 +28,8 @@ class TorchRanks:
         self._name = dist.group.WORLD.group_name  # type: ignore[union-attr]
         # NCCL connects at the first call, which must not happen while a graph is captured.
         self.all_reduce(torch.zeros(1, device=device))
+        devices = tuple(range(first_device, first_device + size))
+        self.peers = share_memory(rank, size, device=device, devices=devices, group=self._name, smallest=self.smallest)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, of x's shape and dtype; x, which no caller needs afterwards, may be overwritten."""
@@ -49,6 +52,9 @@ class TorchRanks:
 
     def is_loss(self, error: BaseException) -> bool:
         return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+    def __str__(self) -> str:
+        return str(self.size)
 
     def _wait(self, started: torch.Tensor) -> torch.Tensor:
         return torch.ops._c10d_functional.wait_tensor(started)

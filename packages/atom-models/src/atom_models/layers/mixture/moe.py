@@ -17,6 +17,7 @@ from atom_models.layers.linear import Linear, MergedColumnParallelLinear, Replic
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.mixture.experts import Experts
 from atom_models.layers.norms.residual import Term, Unsummed
+from atom_models.layers.rank_sum import RankSum
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class Router(WeightedLayer):
 class MoE(Layer):
     """``forward(x [T, D]) -> [T, D]``: the weighted sum of each token's experts, plus the shared ones.
 
-    Where the kernels that add up the experts add the residual too (on a GPU), the result is `Unsummed`.
+    Where the kernels that add up the experts add the residual too (on a GPU), the result is `Unsummed`; where ranks
+    sum by a kernel of ours, it is `Unreduced`.
 
     Args:
         prefix: the layer's name in the checkpoint, such as ``"model.layers.3.mlp"``; experts are ``<prefix>.experts``.
@@ -82,14 +84,13 @@ class MoE(Layer):
         self.shared_experts = None
         if config.shared_experts is not None:
             self.shared_experts = SharedExperts(config.shared_experts, config, context, prefix=prefix)
-        self._ranks = context.collectives
-        self._adds_residual = self._ranks.size == 1 and context.platform.device == "cuda"
+        self._over_ranks = RankSum(config.hidden_size, context)
+        self._adds_residual = context.collectives.size == 1 and context.platform.device == "cuda"
 
     def forward(self, x: torch.Tensor) -> Term:
         if self._adds_residual:
             return Unsummed(self._sum, x)
-        y = self._sum(x)
-        return self._ranks.all_reduce(y) if self._ranks.size > 1 else y
+        return self._over_ranks(self._sum(x))
 
     def _sum(self, x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
         """This rank's part of the result, plus `base` if there is one."""

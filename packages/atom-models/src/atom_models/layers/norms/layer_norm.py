@@ -10,7 +10,7 @@ import torch
 from atom_kernels.norm import LAYER_NORM, LayerNormProblem
 from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
-from atom_models.layers.norms.residual import Residual, Unsummed, summed
+from atom_models.layers.norms.residual import Residual, Term, summed
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LayerNorm(WeightedLayer):
-    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed`.
+    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed` or `Unreduced`.
 
     Args:
         hidden_size: the size of the last dimension.
@@ -43,7 +43,7 @@ class LayerNorm(WeightedLayer):
             self.expect(f"{prefix}.{slot}", (hidden_size,), slot=slot)
         self._norm: Callable[..., Any] = not_loaded(prefix)
 
-    def forward(self, x: torch.Tensor | Residual | Unsummed) -> torch.Tensor:
+    def forward(self, x: Term | Residual) -> torch.Tensor:
         return self._norm(summed(x))
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
+from atom_kernels.reduce import ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem
 from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
-from atom_models.layers.norms.residual import Normed, Residual, Term, Unnormed, summed
+from atom_models.layers.norms.residual import Normed, Norms, Residual, Term, Unnormed, summed
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class MayNorm(Protocol):
 
 
 class RMSNorm(WeightedLayer):
-    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed`.
+    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed` or `Unreduced`.
 
     An addition to the residual that is still open is computed together with the norm. Where the consumer norms by
     itself (few rows on a GPU), y is what it is to norm, with this norm's weight beside it.
@@ -54,8 +54,8 @@ class RMSNorm(WeightedLayer):
         self._problem = RMSNormProblem(hidden_size, context.dtype, eps, weight_offset)
         self._max_unnormed_rows = 0 if feeds is None else feeds.max_normed_rows
         self._effective_weight: torch.Tensor | None = None
-        self._norm: Callable[..., Any] = not_loaded(prefix)
-        self._add_norm: Callable[..., Any] = not_loaded(prefix)
+        missing = not_loaded(prefix)
+        self._norms = Norms(missing, missing, missing)
 
     @property
     def effective_weight(self) -> torch.Tensor:
@@ -66,8 +66,8 @@ class RMSNorm(WeightedLayer):
 
     def forward(self, x: Term | Residual) -> Normed:
         if isinstance(x, Residual):
-            return x.normed(self._norm, self._add_norm)
-        return self._norm(summed(x))
+            return x.normed(self._norms)
+        return self._norms.norm(summed(x))
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         weight, offset, platform = weights["weight"], self._problem.weight_offset, self._context.platform
@@ -75,13 +75,11 @@ class RMSNorm(WeightedLayer):
         norm = select(RMS_NORM, self._problem, platform).prepare(weights)
         max_rows, how = self._max_unnormed_rows, (weight, self._problem.eps, offset)
         if max_rows == sys.maxsize:
-            self._norm = lambda x: Unnormed(x, *how)
-            self._add_norm = lambda term, total: _unnormed_sum(total + term, how)
+            self._norms = Norms(lambda x: Unnormed(x, *how))
             return
         # Where a residual is to be added, the norm is free.
-        self._add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
-        self._norm = (lambda x: Unnormed(x, *how) if x.shape[0] <= max_rows else norm(x)) if max_rows else norm
-
-
-def _unnormed_sum(total: torch.Tensor, how: tuple[torch.Tensor, float, float]) -> tuple[Unnormed, torch.Tensor]:
-    return Unnormed(total, *how), total
+        add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
+        over_ranks = AllReduceNormProblem(self._problem, self._context.collectives)
+        reduce_norm = select(ALL_REDUCE_ADD_RMS_NORM, over_ranks, platform).prepare(weights)
+        alone = (lambda x: Unnormed(x, *how) if x.shape[0] <= max_rows else norm(x)) if max_rows else norm
+        self._norms = Norms(alone, add_norm, reduce_norm)

@@ -36,9 +36,49 @@ class Unsummed:
         return self._compute(self._x, residual)
 
 
-# What a norm gives the layer that it feeds, and what a layer gives the residual.
+# What a norm gives the layer that it feeds.
 Normed = torch.Tensor | Unnormed
-Term = torch.Tensor | Unsummed
+
+
+class Unreduced:
+    """What a layer adds to the residual before it is summed over ranks, so that one kernel may sum, add and norm.
+
+    Args:
+        reduce: overwrites a tensor by its sum over ranks.
+        part: this rank's.
+    """
+
+    __slots__ = ("_is_open", "_part", "_reduce")
+
+    def __init__(self, reduce: Callable[[torch.Tensor], Any], part: torch.Tensor) -> None:
+        self._reduce, self._part, self._is_open = reduce, part, True
+
+    def tensor(self) -> torch.Tensor:
+        if self._is_open:
+            self._reduce(self._part)
+            self._is_open = False
+        return self._part
+
+    def plus(self, residual: torch.Tensor) -> torch.Tensor:
+        return self.tensor() + residual
+
+    def normed(self, reduce_norm: Callable[..., Any], add_norm: Callable[..., Any], residual: torch.Tensor) -> Any:
+        """``(normed, sum)``: by ``reduce_norm(part, residual)``, unless ranks have summed already."""
+        return (reduce_norm if self._is_open else add_norm)(self._part, residual)
+
+
+Term = torch.Tensor | Unsummed | Unreduced
+
+
+class Norms(NamedTuple):
+    """One norm in its ways: of a tensor, of a sum of two, and of such a sum whose first term ranks are yet to sum.
+
+    Those of sums return ``(normed, sum)``. Where there are none, the sum is computed first.
+    """
+
+    norm: Callable[..., Any]
+    add_norm: Callable[..., Any] | None = None
+    reduce_norm: Callable[..., Any] | None = None
 
 
 class Residual:
@@ -61,15 +101,19 @@ class Residual:
         """The sum, ``[T, D]``."""
         term = self._term
         if term is not None:
-            self._total = term.plus(self._total) if isinstance(term, Unsummed) else self._total + term
+            self._total = self._total + term if isinstance(term, torch.Tensor) else term.plus(self._total)
             self._term = None
         return self._total
 
-    def normed(self, norm: Callable[..., Any], add_norm: Callable[..., Any]) -> Any:
-        """``norm(sum)``, in one step with the addition where it is open: ``add_norm(term, total) -> (normed, sum)``."""
-        if not isinstance(self._term, torch.Tensor):
-            return norm(self.tensor())
-        normed, self._total = add_norm(self._term, self._total)
+    def normed(self, norms: Norms) -> Any:
+        """The norm of the sum, in one step with what is still open of it."""
+        term = self._term
+        if isinstance(term, Unreduced) and norms.add_norm is not None and norms.reduce_norm is not None:
+            normed, self._total = term.normed(norms.reduce_norm, norms.add_norm, self._total)
+        elif isinstance(term, torch.Tensor) and norms.add_norm is not None:
+            normed, self._total = norms.add_norm(term, self._total)
+        else:
+            return norms.norm(self.tensor())
         self._term = None
         return normed
 

@@ -1,0 +1,61 @@
+"""Ranks that are processes of this machine and share memory, for kernels that Triton's interpreter runs."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+import torch
+
+from atom_kernels.protocols import PeerMemory, SingleRank
+from atom_kernels.reduce.buffers import BufferLayout, peers_over
+
+# A rank that waits for one that failed would wait for ever.
+_MOST_SECONDS = 60
+
+
+class SharingRank(SingleRank):
+    """One of so many ranks whose kernels see each other's memory, and which have no library."""
+
+    def __init__(self, peers: PeerMemory) -> None:
+        self.rank, self.size, self.peers = peers.rank, peers.size, peers
+
+
+def shared_tensor(num_bytes: int) -> torch.Tensor:
+    """Zeros that a process shares with those that it forks."""
+    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=torch.uint8)
+
+
+def shared_buffers(size: int, max_bytes: int) -> list[torch.Tensor]:
+    return [shared_tensor(BufferLayout(size, max_bytes).num_bytes) for _ in range(size)]
+
+
+def run_ranks(size: int, max_bytes: int, work: Callable[[SharingRank], None]) -> None:
+    """`work(rank)` in a process for each rank; it leaves its results in memory that was shared before."""
+    buffers = shared_buffers(size, max_bytes)
+    children = [
+        _fork(lambda rank=rank: work(SharingRank(peers_over(buffers, rank, max_bytes)))) for rank in range(size)
+    ]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert codes == [0] * size, f"exit codes of the ranks: {codes}"
+
+
+def _fork(work: Callable[[], None]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_MOST_SECONDS)
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
