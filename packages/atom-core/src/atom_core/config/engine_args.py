@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
-from atom_core.config.unbuilt import refuse_unbuilt
+from atom_core.config.unbuilt import refuse_in_stages, refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 if TYPE_CHECKING:
@@ -154,7 +154,12 @@ class EngineArgs:
         minimum=1,
         short="-dp",
     )
-    pipeline_parallel_size: int = _parallel(1, "Devices that each hold some of the layers.", minimum=1, short="-pp")
+    pipeline_parallel_size: int = _parallel(
+        1,
+        "Stages that each hold some of the layers, on devices of their own (see pipeline-parallel.md).",
+        minimum=1,
+        short="-pp",
+    )
     decode_context_parallel_size: int = _parallel(
         1, "Devices that share the KV cache of each request by its tokens.", minimum=1
     )
@@ -240,7 +245,7 @@ class EngineArgs:
         if self.kv_cache_memory is not None and self.num_kv_blocks is not None:
             raise ConfigError("kv_cache_memory and num_kv_blocks both size the KV cache; give one of them")
         refuse_unbuilt(self)
-        read_speculation(self)
+        refuse_in_stages(self, read_speculation(self))
 
     @classmethod
     def add_cli_args(

@@ -56,6 +56,7 @@ class Scheduler:
         self._delay = AdmissionDelay(factor, clock) if factor else None
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
+        self._in_stages = config.num_stages > 1
         self._ends = StepEnds(cache, config)
         self._share = max(self._ends.least, int(config.max_num_batched_tokens * config.long_prefill_share))
 
@@ -130,7 +131,7 @@ class Scheduler:
         if self._in_flight and not self._may_run_ahead(self._in_flight[-1]):
             return None
         budget, ran_ahead = self.config.max_num_batched_tokens, bool(self._in_flight)
-        step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead)
+        step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead, keeps_samples=not self._in_stages)
         partial_prefills = self._schedule_decodes(step)
         if self._drafting is not None:
             self._drafting.append_drafts(step)
@@ -223,16 +224,22 @@ class Scheduler:
 
     def _may_run_ahead(self, last: StepPlan) -> bool:
         """Whether another step may be scheduled before `last` is reported."""
-        if last.num_drafts or not self.config.async_scheduling:
+        if not self.config.async_scheduling:
+            return False
+        if self._in_stages:
+            return True  # who depends on a step in flight waits for it, and nobody else does
+        if last.num_drafts:
             return False
         return self._drafting is None or not self._drafting.is_worth_waiting(last)
 
     def _schedule_decodes(self, step: StepPlan) -> list[Request]:
         """Running requests with one token to compute; returns those with more, by key."""
-        partial_prefills = []
+        partial_prefills, most = [], self._most_decodes()
         for request in self._book.running.copy():
             if request.status is not RequestStatus.RUNNING or request.is_held:
                 continue  # preempted for one before it, or held
+            if self._in_stages and request.num_samples_in_flight:
+                continue  # its next token is not known
             num_new_tokens = request.num_uncomputed_tokens
             if num_new_tokens > 1:
                 partial_prefills.append(request)
@@ -240,10 +247,21 @@ class Scheduler:
             elif (
                 num_new_tokens == 1
                 and step.budget > 0
+                and len(step.rows) < most
                 and (request.num_computed_tokens < request.block_table.capacity or self._has_room(step, request, 1))
             ):
                 step.add(request, 1)
         return partial_prefills
+
+    def _most_decodes(self) -> int:
+        """Decodes of a step: each stage has a step of its own, and all are to be of one size."""
+        budget = self.config.max_num_batched_tokens
+        if not self._in_stages or not self.config.async_scheduling:
+            return budget
+        # Those that their steps in flight will end are decodes too, or what is left would be cut smaller and smaller.
+        running = self._book.running
+        num_decodes = sum(bool(one.num_samples_in_flight) or one.num_uncomputed_tokens == 1 for one in running)
+        return min(-(-num_decodes // self.config.num_stages), budget)
 
     def _has_room(self, step: StepPlan, request: Request, num_new_tokens: int) -> bool:
         """Get blocks for the next tokens of `request`, from the last in order if need be.

@@ -71,10 +71,10 @@ class TensorRanks:
         rank, size: this process's number in it, and how many it has.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, rank: int, size: int) -> None:
+    def __init__(self, group: Any, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._group = dist.group.WORLD if group is None else group
-        self._name = self._group.group_name  # type: ignore[union-attr]
+        self._name: str = self._group.group_name
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, of x's shape and dtype; x, which no caller needs afterwards, may be overwritten."""
