@@ -73,7 +73,7 @@ class TensorRanks:
 
     def __init__(self, group: Any, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self._group = dist.group.WORLD if group is None else group
+        self._group: Any = dist.group.WORLD if group is None else group
         self._name: str = self._group.group_name
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
