@@ -1,4 +1,4 @@
-"""On two GPUs, which share layers or are stages: the tokens of one, with captured graphs and without; a killed rank ends the engine."""
+"""On two GPUs, as ranks or stages: the tokens of one, captured and eager; a killed rank ends the engine."""
 
 from __future__ import annotations
 
