@@ -54,10 +54,19 @@ class WorkerState:
 
 class FakeWorker:
     """Runs steps in order. `report` says which results the scheduler has seen: until then no other request may write
-    the blocks that the step read or wrote, nor read those that it wrote."""
+    the blocks that the step read or wrote, nor read those that it wrote. Where samples are drawn in another stage it
+    has those tokens alone that it is told."""
 
-    def __init__(self, num_blocks: int, block_size: int, windows: Sequence[int | None] = (None,)) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        windows: Sequence[int | None] = (None,),
+        *,
+        keeps_samples: bool = True,
+    ) -> None:
         self.block_size = block_size
+        self.keeps_samples = keeps_samples
         self.windows = tuple(windows)
         self.slots: list[int | None] = [None] * (num_blocks * block_size)
         self.states: dict[str, WorkerState] = {}
@@ -164,7 +173,7 @@ class FakeWorker:
             if token_ids[-1:] != state.token_ids[num_tokens : num_tokens + 1]:
                 break
         start = end - entry.num_samples + 1
-        state.token_ids[start:] = token_ids
+        state.token_ids[start:] = token_ids if self.keeps_samples else token_ids[:-1]
         state.num_rejected = entry.num_samples - len(token_ids)
         values = [self._read(state, 0, start + place - 1) for place in range(len(token_ids))]
         logprobs = [fake_logprob(value, token_id) for value, token_id in zip(values, token_ids, strict=True)]
@@ -307,7 +316,7 @@ class FakeEngine:
         windows: Sequence[int | None] = (None,),
     ) -> None:
         self.scheduler = scheduler
-        self.worker = FakeWorker(num_blocks, block_size, windows)
+        self.worker = FakeWorker(num_blocks, block_size, windows, keeps_samples=scheduler.config.num_stages == 1)
         self.ahead = ahead
         self.in_flight: deque[tuple[SchedulerOutput, ModelOutput]] = deque()
         self.steps: list[SchedulerOutput] = []

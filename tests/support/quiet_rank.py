@@ -10,27 +10,18 @@ import time
 from atom_core.config import ConfigError
 from atom_core.executor.processes.rank_loop import run_rank
 from atom_core.messages import ModelOutput, RequestStepOutput, TokenLogprobs
-from atom_core.worker.ranks.protocol import ALONE
+from atom_core.worker.ranks.protocol import Alone
 from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import NoPeers
 
 
-class QuietRanks:
+class QuietRanks(Alone):
     """Ranks that exchange nothing."""
 
     peers = NoPeers("they exchange nothing")
 
     def __init__(self, join):
         self.rank, self.size = join.rank, join.size
-
-    def all_reduce(self, x):
-        return x
-
-    def all_gather(self, x, dim=-1):
-        return x
-
-    def smallest(self, number):
-        return ALONE.smallest(number)
 
     def is_loss(self, error):
         return isinstance(error, ConnectionError)

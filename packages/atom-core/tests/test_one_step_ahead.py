@@ -129,6 +129,17 @@ def test_the_next_step_is_submitted_before_the_last_ones_tokens_are_read():
         assert device.trace.index(("submitted", later)) < device.trace.index(("sampled", earlier))
 
 
+@pytest.mark.parametrize(("num_stages", "is_async", "most"), [(1, True, 2), (2, True, 2), (4, True, 4), (4, False, 1)])
+def test_every_stage_has_a_step_before_the_first_ones_tokens_are_read(num_stages: int, is_async: bool, most: int):
+    device = FakeDevice(delay=0)
+    config = make_config(num_stages=num_stages, async_scheduling=is_async)
+    run(EngineCore(config, TracingExecutor(device)), *map(make_request, "abcdefg"))
+    in_flight = [0]
+    for event, _ in device.trace:
+        in_flight.append(in_flight[-1] + {"submitted": 1, "read": -1, "sampled": 0}[event])
+    assert max(in_flight) == most
+
+
 def test_a_device_that_has_nothing_to_do_gets_its_step_before_anything_else_is_done():
     device = FakeDevice(launches=True)
     core = EngineCore(make_config(), InlineExecutor(device))

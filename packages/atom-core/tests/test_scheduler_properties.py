@@ -52,6 +52,8 @@ def engines(draw):
     least = blocks_of_request(pages(*windows), 25, block_size, max_num_batched_tokens)
     num_blocks = draw(st.integers(least, max(least, len(windows) * 64 // block_size)))
     ahead, drafter = draw(st.integers(0, 3)), draw(st.sampled_from(DRAFTERS))
+    # Draft models have no stages.
+    num_stages = 1 if drafter.startswith("model") else draw(st.sampled_from([1, 1, 2, 3]))
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=draw(st.integers(1, 6)),
@@ -59,6 +61,7 @@ def engines(draw):
             max_model_len=26,
             long_prefill_share=draw(st.sampled_from([0.25, 0.5, 1.0])),
             async_scheduling=ahead > 0,
+            num_stages=num_stages,
         ),
         KVCacheConfig(
             num_blocks=num_blocks,

@@ -1,4 +1,4 @@
-"""What is done to the processes of an engine with two ranks: streams are told, the cause is named, nothing is left."""
+"""What is done to an engine of two ranks or stages: streams are told, the cause is named, nothing is left."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def make_args(model: Path, **overrides: Any) -> EngineArgs:
     return small_args(model, tensor_parallel_size=2, **overrides)
 
 
-def running(model: Path, **overrides: Any) -> AbstractAsyncContextManager[AsyncEngine]:
-    return running_engines.running(model, tensor_parallel_size=2, **overrides)
+def running(
+    model: Path, of_two: str = "tensor_parallel_size", **overrides: Any
+) -> AbstractAsyncContextManager[AsyncEngine]:
+    return running_engines.running(model, **{of_two: 2}, **overrides)
 
 
 def children_of(pid: int) -> list[int]:
@@ -57,8 +59,9 @@ def engine_pid(engine: AsyncEngine) -> int:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-async def test_a_killed_rank_ends_every_stream_with_its_name(rank: int, tiny_llama: Path):
-    async with running(tiny_llama) as engine:
+@pytest.mark.parametrize("of_two", ["tensor_parallel_size", "pipeline_parallel_size"])
+async def test_a_killed_rank_ends_every_stream_with_its_name(of_two: str, rank: int, tiny_llama: Path):
+    async with running(tiny_llama, of_two) as engine:
         pids = rank_pids(engine_pid(engine))
         streams = [engine.generate([3] * 20, LONG) for _ in range(3)]
         for stream in streams:
@@ -106,8 +109,9 @@ async def test_a_rank_killed_during_the_start_ends_it_with_its_name(rank: int, t
     assert not any(map(is_there, pids))
 
 
-async def test_a_stopped_rank_is_told_by_the_step_timeout_and_goes_with_the_engine(tiny_llama: Path):
-    async with running(tiny_llama, step_timeout=2.0) as engine:
+@pytest.mark.parametrize("of_two", ["tensor_parallel_size", "pipeline_parallel_size"])
+async def test_a_stopped_rank_is_told_by_the_step_timeout_and_goes_with_the_engine(of_two: str, tiny_llama: Path):
+    async with running(tiny_llama, of_two, step_timeout=2.0) as engine:
         pids, folder = rank_pids(engine_pid(engine)), engine.folder
         stream = engine.generate([3] * 20, LONG)
         await anext(stream)

@@ -12,6 +12,7 @@ from atom_kernels.native import native_unavailable
 from atom_kernels.platform import Facts, Platform, platform_from_facts
 from atom_kernels.protocols import CacheFormat
 from atom_models import BuildContext, CheckpointError, build_model, load_model, open_checkpoint
+from atom_models.groups import Groups
 from atom_models.model import mixer_layers
 from quantized_checkpoints import PUBLISHED, change, set_config, write_quantized
 from tiny_architectures import make_tiny
@@ -190,7 +191,7 @@ def test_a_rank_has_the_scales_of_its_heads(kv_heads: int, cuts: dict, tmp_path:
     for size, expected in cuts.items():
         for rank in range(size):
             ranks = cast("Collectives", Rank(rank, size))
-            context = BuildContext(cache=CacheFormat("float8_e4m3fn"), collectives=ranks)
+            context = BuildContext(cache=CacheFormat("float8_e4m3fn"), groups=Groups(ranks))
             layer = mixer_layers(build_model(checkpoint, context))["model.layers.0.self_attn.attn"]
             layer.load_shard(name.format("k"), keys)
             layer.load_shard(name.format("v"), keys * 8)

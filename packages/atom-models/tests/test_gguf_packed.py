@@ -23,6 +23,7 @@ from atom_models import (
     model_requirements,
     open_checkpoint,
 )
+from atom_models.groups import Groups
 from atom_models.layers import ColumnParallelLinear, LMHead, RowParallelLinear, VocabularyEmbedding
 from atom_models.model import stored_quantization
 from atom_models.quantization import GGUFQuantization
@@ -184,7 +185,7 @@ class OneOf(SingleRank):
 def layer_on(rank: int, kind: type, type_name: str) -> Any:
     """A linear of 512 inputs and 12 outputs of which four ranks hold parts, with its weights."""
     quantization = GGUFQuantization({"m.a_proj": type_name})
-    context = BuildContext(dtype=torch.float32, quantization=quantization, collectives=OneOf(rank, 4))
+    context = BuildContext(dtype=torch.float32, quantization=quantization, groups=Groups(OneOf(rank, 4)))
     layer = kind(512, 12, context, prefix="m.a_proj")
     layer.load_shard("m.a_proj.weight", torch.from_numpy(random_blocks(type_name, 12, 512)))
     layer.finish()
@@ -248,7 +249,7 @@ def test_ranks_share_a_packed_table_and_its_head():
     ids, x, rows, logits = torch.tensor([0, 6, 7, 12]), torch.randn(3, 64), torch.zeros(4, 64), []
     for rank in range(2):
         quantization = GGUFQuantization({"e": "Q8_0"})
-        context = BuildContext(dtype=torch.float32, quantization=quantization, collectives=OneOf(rank, 2))
+        context = BuildContext(dtype=torch.float32, quantization=quantization, groups=Groups(OneOf(rank, 2)))
         table = VocabularyEmbedding(13, 64, context, prefix="e")
         head = LMHead(64, 13, context, tied_to=table)
         table.load_shard("e.weight", torch.from_numpy(blocks))

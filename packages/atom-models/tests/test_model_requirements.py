@@ -25,6 +25,7 @@ from atom_models import (
     open_checkpoint,
     supported_architectures,
 )
+from atom_models.groups import Groups
 from atom_models.layers import Experts
 from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.layers.norms.wide_norm import WideRMSNorm
@@ -113,7 +114,7 @@ def test_a_rank_holds_the_part_of_a_norm_over_heads_that_its_heads_need(tiny_fam
     """The norms of q and k are cut in two with their heads; norms of hidden states are whole."""
     checkpoint = open_checkpoint(tiny_family("minimax_m2"))
     names = {"q_norm": 0, "k_norm": 0}
-    context = BuildContext(collectives=FirstOfTwo())
+    context = BuildContext(groups=Groups(FirstOfTwo()))
     for layer in build_model(checkpoint, context).modules():
         if isinstance(layer, WideRMSNorm):
             (name,), (shape,) = (

@@ -11,6 +11,7 @@ import torch
 from atom_kernels.platform import detect_platform
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import BuildContext, num_idle_weights, sizes_told_apart
+from atom_models.groups import Groups
 from atom_models.layers import Experts, MoE, MoEConfig, Residual, RMSNorm, RoutingConfig, SharedExpertsConfig
 from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.weights import load_dummy_weights
@@ -29,7 +30,7 @@ class Rank(SingleRank):
 
 
 def make_experts(ranks=None, **options):
-    context = BuildContext(collectives=ranks or SingleRank())
+    context = BuildContext(groups=Groups(ranks or SingleRank()))
     return Experts(MoEConfig(E, K, D, I, **options), context, prefix="m.experts")
 
 
@@ -200,7 +201,7 @@ class TwoRanks(SingleRank):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_experts_of_several_ranks_are_summed_before_the_residual_is_added(device):
-    context = BuildContext(platform=replace(detect_platform(), device=device), collectives=TwoRanks())
+    context = BuildContext(platform=replace(detect_platform(), device=device), groups=Groups(TwoRanks()))
     moe = make_moe(context=context)
     load_dummy_weights(moe)
     x, residual = torch.randn(2, 3, D, generator=torch.Generator().manual_seed(0))

@@ -14,6 +14,7 @@ from atom_models.architectures.llama import LlamaAttention, LlamaConfig
 from atom_models.architectures.nemotron import NemotronConfig
 from atom_models.config.reading import read_config
 from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
+from atom_models.groups import Groups
 from atom_models.layers import (
     GatedActivation,
     Layer,
@@ -69,7 +70,7 @@ def test_a_layer_norm_subtracts_the_mean_and_adds_its_offset_to_the_weight(bias,
 
 def test_every_rank_holds_a_layer_norm_whole():
     for num_ranks in (1, 4):
-        context = make_context(collectives=SimpleNamespace(rank=0, size=num_ranks))
+        context = make_context(groups=Groups(SimpleNamespace(rank=0, size=num_ranks)))
         assert count_parameters(LayerNorm(48, 1e-5, context, prefix="norm")).parameters == 96
 
 

@@ -15,6 +15,7 @@ from atom_kernels.platform import Facts, Platform, platform_from_facts
 from atom_kernels.protocols.collectives import SingleRank
 from atom_kernels.select import select
 from atom_models import BuildContext, build_model, open_checkpoint
+from atom_models.groups import Groups
 from atom_models.layers import Experts, MoEConfig
 from atom_models.layers.loadable import expected_weights
 from atom_models.layers.matrices import StoredMatrix, format_on_rank
@@ -157,7 +158,7 @@ def test_sizes_that_no_kernel_takes_stay_plain():
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_stored_codes_are_cut_over_ranks_and_change_no_number(layout, num_ranks):
     stored, numbers = stored_as(plain_tensors(), [layout])
-    ranks = [make_experts(OneLayout(layout), collectives=Rank(rank, num_ranks)) for rank in range(num_ranks)]
+    ranks = [make_experts(OneLayout(layout), groups=Groups(Rank(rank, num_ranks))) for rank in range(num_ranks)]
     assert not any(layer.problem.is_plain for layer in ranks)
     summed = sum(run(layer, stored) for layer in ranks)
     assert torch.allclose(summed, plain_result(numbers), atol=1e-5)
@@ -167,7 +168,7 @@ def test_stored_codes_are_cut_over_ranks_and_change_no_number(layout, num_ranks)
 @pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("layout", [*PACKED_LAYOUTS, PlainLayout(torch.float32)], ids=lambda one: one.name)
 def test_a_rank_allocates_the_bytes_of_experts_that_are_counted(layout, num_ranks):
-    layer = make_experts(OneLayout(layout), collectives=Rank(num_ranks - 1, num_ranks), dtype=torch.float32)
+    layer = make_experts(OneLayout(layout), groups=Groups(Rank(num_ranks - 1, num_ranks)), dtype=torch.float32)
     for expert in range(E):
         for name, shape in {"gate_proj": (I, D), "up_proj": (I, D), "down_proj": (D, I)}.items():
             for suffix, tensor in layout.expected(*shape).items():
@@ -185,7 +186,9 @@ def formats_of_stacks(layer):
 @needs_kernel
 def test_experts_that_cannot_be_cut_are_counted_as_the_plain_numbers_that_they_become():
     """The second of two ranks begins within a block of 32 inputs of the down projection."""
-    whole, half = (make_experts(OneLayout(Mxfp4Layout()), 32, collectives=Rank(ranks - 1, ranks)) for ranks in (1, 2))
+    whole, half = (
+        make_experts(OneLayout(Mxfp4Layout()), 32, groups=Groups(Rank(ranks - 1, ranks))) for ranks in (1, 2)
+    )
     assert bytes_on_rank(whole) == [E * 64 * D * 17 // 32, E * D * 32 * 17 // 32]
     plain = whole.problem.dtype.itemsize
     assert bytes_on_rank(half) == [E * 32 * D * plain, E * D * 16 * plain]

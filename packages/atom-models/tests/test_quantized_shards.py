@@ -10,6 +10,7 @@ import torch
 
 from atom_kernels.protocols.collectives import SingleRank
 from atom_models import BuildContext
+from atom_models.groups import Groups
 from atom_models.layers import (
     ColumnParallelLinear,
     Linear,
@@ -42,7 +43,7 @@ class OneOf(SingleRank):
 
 def context(published: Published, rank: int = 0, size: int = 1) -> BuildContext:
     quantization = choose_quantization({"quantization_config": dict(published.config)})
-    return BuildContext(dtype=torch.float32, quantization=quantization, collectives=OneOf(rank, size))
+    return BuildContext(dtype=torch.float32, quantization=quantization, groups=Groups(OneOf(rank, size)))
 
 
 def matrix(num_rows: int = OUT, num_columns: int = IN, seed: int = 0) -> torch.Tensor:

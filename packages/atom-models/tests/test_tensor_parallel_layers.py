@@ -9,6 +9,7 @@ import torch
 
 from atom_kernels.protocols import SingleRank
 from atom_models import BuildContext, build_model, load_model, load_weights
+from atom_models.groups import Groups
 from atom_models.layers import (
     ColumnParallelLinear,
     LMHead,
@@ -79,7 +80,7 @@ class Group:
 
 
 def make_context(group=None, rank=0):
-    return BuildContext(dtype=torch.float32, **({"collectives": group.as_rank(rank)} if group else {}))
+    return BuildContext(dtype=torch.float32, **({"groups": Groups(group.as_rank(rank))} if group else {}))
 
 
 def fill(layer):
@@ -213,7 +214,7 @@ def test_prediction_layers_on_two_ranks_give_the_logits_of_one(tiny_family, fami
     [expected] = draft_logits(*load_both(path), [text])
 
     def run(rank):
-        return draft_logits(*load_both(path, collectives=group.as_rank(rank)), [text])[0]
+        return draft_logits(*load_both(path, groups=Groups(group.as_rank(rank))), [text])[0]
 
     for logits in group.run(run):
         assert torch.allclose(logits, expected, atol=1e-4)
@@ -227,7 +228,7 @@ def test_an_eagle3_head_on_two_ranks_gives_the_logits_of_one(tmp_path, own_embed
     [expected] = draft_logits(*load_both(*paths), [text])
 
     def run(rank):
-        return draft_logits(*load_both(*paths, collectives=group.as_rank(rank)), [text])[0]
+        return draft_logits(*load_both(*paths, groups=Groups(group.as_rank(rank))), [text])[0]
 
     for logits in group.run(run):
         assert torch.allclose(logits, expected, atol=1e-4)

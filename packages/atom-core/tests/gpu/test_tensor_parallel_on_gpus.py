@@ -1,4 +1,4 @@
-"""On two GPUs: the tokens of one, with captured graphs and without; a killed rank ends the engine."""
+"""On two GPUs, as ranks or stages: the tokens of one, captured and eager; a killed rank ends the engine."""
 
 from __future__ import annotations
 
@@ -43,11 +43,14 @@ def outputs(engine: LLMEngine) -> list[list[int]]:
 
 @pytest.mark.parametrize("eager", [False, True], ids=["captured", "eager"])
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss", "minimax_m2", "deepseek_v3", "qwen3_next"])
-def test_two_gpus_give_the_tokens_of_one(family: str, eager: bool, tiny_family: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("of_two", ["tensor_parallel_size", "pipeline_parallel_size"])
+def test_two_gpus_give_the_tokens_of_one(
+    of_two: str, family: str, eager: bool, tiny_family: Callable[[str], Path]
+) -> None:
     settings: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 8, "enforce_eager": eager}
     found = []
     for size in (1, 2):
-        with LLMEngine(str(tiny_family(family)), tensor_parallel_size=size, **settings) as engine:
+        with LLMEngine(str(tiny_family(family)), **{of_two: size}, **settings) as engine:
             found.append([outputs(engine), outputs(engine)])
     assert found[0] == found[1]
 

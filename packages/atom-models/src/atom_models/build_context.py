@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.platform import Platform, detect_platform
-from atom_kernels.protocols import SINGLE_RANK, CacheFormat, Collectives
+from atom_kernels.protocols import CacheFormat, Collectives
+from atom_models.groups import UNSHARED, Groups, Stage
 from atom_models.layers.mixers.mixer import planned_host
 from atom_models.quantization import UNQUANTIZED
 
@@ -29,7 +30,7 @@ class BuildContext:
         platform: what operators are selected for; None probes this machine.
         dtype: the dtype of weights that stay dense, and of activations.
         device: where weights and tables live.
-        collectives: the ranks that share each layer.
+        groups: the ranks beside this one, by what they share with it.
         quantization: how each layer is stored and held, by its name.
         mixer_host: ``(problem, layer name, context)`` -> what runs a layer that has a cache; by default a kernel that
             fits `platform`, over the caches of the forward context.
@@ -45,7 +46,7 @@ class BuildContext:
     platform: Platform = field(default_factory=detect_platform)
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
-    collectives: Collectives = SINGLE_RANK
+    groups: Groups = UNSHARED
     quantization: Quantization = UNQUANTIZED
     mixer_host: MixerHostFactory = planned_host
     cache: CacheFormat | None = None
@@ -54,6 +55,16 @@ class BuildContext:
     model_impl: str = "auto"
     aux_hidden_states: tuple[int, ...] = ()
     num_drafts: int = 0
+
+    @property
+    def collectives(self) -> Collectives:
+        """The ranks that share each layer."""
+        return self.groups.tensor
+
+    @property
+    def stage(self) -> Stage:
+        """The layers that are built, of all of a model's."""
+        return self.groups.stage
 
     @property
     def cache_format(self) -> CacheFormat:

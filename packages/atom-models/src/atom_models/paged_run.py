@@ -49,8 +49,12 @@ class PagedRun:
         paged = (plan for plan in self._plans.values() if not plan.problem.keeps.in_slots)
         self.block_size = next(paged).layout.block_size
 
-    def step(self, sequences: Sequence[SequenceStep]) -> list[torch.Tensor]:
-        """Hidden states [new tokens, D] of each sequence. Those with one new token must come first."""
+    def step(self, sequences: Sequence[SequenceStep], inputs_embeds: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """Hidden states [new tokens, D] of each sequence. Those with one new token must come first.
+
+        Args:
+            inputs_embeds: ``[T, D]`` in the place of the embedding: what an earlier stage gave.
+        """
         if torch.device(self.device).type == "cpu":
             adapt_waiting()
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
@@ -66,7 +70,8 @@ class PagedRun:
         of_layers = {name: metadata[plan.problem] for name, plan in self._plans.items()}
         context = ForwardContext(self._caches, of_layers, self._mixers)
         with torch.inference_mode(), set_forward_context(context):
-            hidden_states = self.model(self._tensor(token_ids), self._tensor(positions))
+            given = (self._tensor(token_ids), self._tensor(positions))
+            hidden_states = self.model(*given) if inputs_embeds is None else self.model(*given, inputs_embeds)
         if isinstance(hidden_states, tuple):
             hidden_states = hidden_states[0]
         return list(hidden_states.split([len(sequence.token_ids) for sequence in sequences]))

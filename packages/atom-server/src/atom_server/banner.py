@@ -70,10 +70,13 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
 
 def _machine(info: EngineInfo) -> str:
     size, num_engines = info.tensor_parallel_size, info.data_parallel_size
+    stages = info.pipeline_parallel_size
     ranks = f"{size} ranks (tensor parallel) on " if size > 1 else ""
+    if stages > 1:
+        ranks = f"{stages} stages (pipeline parallel){f' of {size} ranks (tensor parallel)' if size > 1 else ''} on "
     engines = f"{num_engines} engines (data parallel)" if num_engines > 1 else ""
     of = (" of " if ranks else " on ") if engines else ""
-    each = " each" if size * num_engines > 1 else ""
+    each = " each" if size * stages * num_engines > 1 else ""
     return f"{engines}{of}{ranks}{info.device} in {info.dtype}, {info.num_threads} threads{each}"
 
 

@@ -13,7 +13,7 @@ from atom_core.config.kv_events import read_kv_events
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
-from atom_core.config.unbuilt import refuse_unbuilt
+from atom_core.config.unbuilt import refuse_in_stages, refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 if TYPE_CHECKING:
@@ -167,7 +167,12 @@ class EngineArgs:
         minimum=1,
         short="-dp",
     )
-    pipeline_parallel_size: int = _parallel(1, "Devices that each hold some of the layers.", minimum=1, short="-pp")
+    pipeline_parallel_size: int = _parallel(
+        1,
+        "Stages that each hold some of the layers, on devices of their own (see pipeline-parallel.md).",
+        minimum=1,
+        short="-pp",
+    )
     decode_context_parallel_size: int = _parallel(
         1, "Devices that share the KV cache of each request by its tokens.", minimum=1
     )
@@ -257,7 +262,7 @@ class EngineArgs:
         if self.kv_cache_memory is not None and self.num_kv_blocks is not None:
             raise ConfigError("kv_cache_memory and num_kv_blocks both size the KV cache; give one of them")
         refuse_unbuilt(self)
-        read_speculation(self)
+        refuse_in_stages(self, read_speculation(self))
         if read_kv_events(self.kv_events_config) is not None and not self.enable_prefix_caching:
             raise ConfigError("kv_events_config tells of cached prefixes: leave enable_prefix_caching on")
 

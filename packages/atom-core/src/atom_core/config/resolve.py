@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
@@ -11,12 +10,12 @@ from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.options import ConfigError
+from atom_core.config.parallel import resolve_parallel
 from atom_core.config.sections import (
     CacheConfig,
     CompileConfig,
     EngineConfig,
     ModelConfig,
-    ParallelConfig,
     ProfilerConfig,
 )
 from atom_core.config.speculation import check_num_states, read_speculation
@@ -53,7 +52,7 @@ def resolve_config(
         model=model,
         cache=_cache(args, model.dtype, platform),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
-        parallel=_parallel(args, platform, choices, data_parallel_rank=data_parallel_rank),
+        parallel=resolve_parallel(args, platform, choices, data_parallel_rank=data_parallel_rank),
         compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
             directory=args.torch_profiler_dir or settings.profiler_dir(),
@@ -135,6 +134,7 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
         scheduler_delay_factor=args.scheduler_delay_factor,
         priority_ageing=args.priority_ageing,
         max_request_seconds=args.max_request_seconds,
+        num_stages=args.pipeline_parallel_size,
     )
 
 
@@ -153,11 +153,13 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
             f"cudagraph_capture_sizes go up to {max(sizes)}, and no batch is larger than max_num_seqs = "
             f"{args.max_num_seqs}: leave out what is larger"
         )
+    default = "full-and-piecewise" if args.pipeline_parallel_size == 1 else "piecewise"
     if args.cudagraph_mode is None:
-        choices.append(f"cudagraph_mode = full-and-piecewise: decode steps of up to {max(sizes)} requests are captured")
+        what = "decode steps" if default == "full-and-piecewise" else "the layers of a stage, in decode steps"
+        choices.append(f"cudagraph_mode = {default}: {what} of up to {max(sizes)} requests are captured")
     return CompileConfig(
         level=args.level,
-        graph_mode=cast("GraphMode", args.cudagraph_mode or "full-and-piecewise"),
+        graph_mode=cast("GraphMode", args.cudagraph_mode or default),
         capture_sizes=tuple(sorted(set(sizes))),
         graphs_required=wants_graphs,
         batch_invariant=args.batch_invariant,
@@ -169,36 +171,3 @@ def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:
     largest = min(max_num_seqs, 512)
     sizes = {1, 2, 4, *range(8, 256, 8), *range(256, 513, 16), largest}
     return tuple(sorted(size for size in sizes if size <= largest))
-
-
-def _parallel(args: EngineArgs, platform: Platform, choices: list[str], *, data_parallel_rank: int) -> ParallelConfig:
-    _check_ranks(args, platform)
-    return ParallelConfig(
-        _num_threads(args, platform, choices), args.tensor_parallel_size, args.data_parallel_size, data_parallel_rank
-    )
-
-
-def _check_ranks(args: EngineArgs, platform: Platform) -> None:
-    size, num_engines = args.tensor_parallel_size, args.data_parallel_size
-    if size > 1 and sys.platform != "linux":
-        raise ConfigError(f"tensor_parallel_size is {size}; several ranks need Linux, and this is {sys.platform}")
-    num_ranks = size * num_engines
-    if num_ranks > 1 and traits_of(platform.device).one_rank_each and num_ranks > platform.num_devices:
-        both = f"data_parallel_size is {num_engines} with tensor_parallel_size {size}: {num_ranks} ranks"
-        raise ConfigError(
-            f"{f'tensor_parallel_size is {size}' if num_engines == 1 else both}; each rank needs a GPU of its own, and "
-            f"this process may use {platform.num_devices}: give at most that"
-        )
-
-
-def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> int:
-    if args.num_threads is not None:
-        return args.num_threads
-    if (limit := settings.omp_num_threads()) is not None:
-        choices.append(f"num_threads = {limit}: OMP_NUM_THREADS")
-        return limit
-    size = args.tensor_parallel_size * args.data_parallel_size
-    share = max(platform.num_cores // size, 1)
-    of_ranks = f", shared by {size} ranks" if size > 1 else ""
-    choices.append(f"num_threads = {share}: the cores this process may use{of_ranks}")
-    return share

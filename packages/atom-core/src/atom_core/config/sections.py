@@ -65,22 +65,29 @@ class ParallelConfig:
         tensor_parallel_size: ranks that share each layer, a device each.
         data_parallel_size: engines that share the requests, each with all of these ranks.
         data_parallel_rank: this engine's number among them.
+        pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
     """
 
     num_threads: int
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
+    pipeline_parallel_size: int = 1
+
+    @property
+    def ranks_of_engine(self) -> int:
+        """Ranks of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def num_ranks(self) -> int:
         """Ranks of all engines, which share the host."""
-        return self.tensor_parallel_size * self.data_parallel_size
+        return self.ranks_of_engine * self.data_parallel_size
 
     @property
     def first_device(self) -> int:
         """The device of this engine's rank 0; its other ranks have the next ones."""
-        return self.data_parallel_rank * self.tensor_parallel_size
+        return self.data_parallel_rank * self.ranks_of_engine
 
     def name_of(self, rank: int) -> str:
         """The folder for traces of a rank of this engine."""

@@ -8,12 +8,12 @@ from atom_core.config.options import ConfigError
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
+    from atom_core.speculation import SpeculationConfig
 
 
 def refuse_unbuilt(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that asks for something that does not exist yet."""
     asked = {
-        f"pipeline_parallel_size {args.pipeline_parallel_size}": args.pipeline_parallel_size > 1,
         f"decode_context_parallel_size {args.decode_context_parallel_size}": args.decode_context_parallel_size > 1,
         "distributed_executor_backend ray": args.distributed_executor_backend == "ray",
         "enable_expert_parallel": args.enable_expert_parallel,
@@ -22,8 +22,26 @@ def refuse_unbuilt(args: EngineArgs) -> None:
     for what, is_asked in asked.items():
         if is_asked:
             raise ConfigError(
-                f"{what} is not supported by this version of ATOM: leave it out (built are tensor_parallel_size and "
-                "data_parallel_size, on one node)"
+                f"{what} is not supported by this version of ATOM: leave it out (built are tensor_parallel_size, "
+                "pipeline_parallel_size and data_parallel_size, on one node)"
             )
     if args.trust_remote_code:
         raise ConfigError("trust_remote_code is not supported: code of a model's repository is never run; leave it out")
+
+
+def refuse_in_stages(args: EngineArgs, speculation: SpeculationConfig | None) -> None:
+    """Raise ConfigError for the first setting that does not go with stages of a pipeline, where there are several."""
+    if args.pipeline_parallel_size == 1:
+        return
+    asked = {
+        f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
+        # A draft model reads hidden states and the embedding, and these lie in different stages.
+        f"speculation by {speculation and speculation.method}": speculation is not None and speculation.is_by_model,
+        f"cudagraph_mode {args.cudagraph_mode}": (args.cudagraph_mode or "").startswith("full"),
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            size = args.pipeline_parallel_size
+            raise ConfigError(
+                f"pipeline_parallel_size is {size}, and {what} does not go with it: leave out one of them"
+            )

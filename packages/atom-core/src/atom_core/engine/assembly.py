@@ -64,6 +64,7 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         num_threads=config.parallel.num_threads,
         tensor_parallel_size=config.parallel.tensor_parallel_size,
         data_parallel_size=config.parallel.data_parallel_size,
+        pipeline_parallel_size=config.parallel.pipeline_parallel_size,
         profiler_dir=config.profiler.directory,
         timings=dict(runner.timings),
         choices=[*config.choices, *runner.choices],

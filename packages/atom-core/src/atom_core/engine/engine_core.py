@@ -54,7 +54,9 @@ class EngineCore:
             config=config.structured_output,
         )
         self.is_asleep = False
-        self._steps_ahead = 1 if config.scheduler.async_scheduling else 0
+        self._num_stages = config.scheduler.num_stages
+        # A stage has its next step before the result of its last one is known.
+        self._steps_ahead = self._num_stages if config.scheduler.async_scheduling else 0
         self._in_flight = StepsInFlight(self._executor, self._scheduler, self._constrained.follow)
         self._deadlines = Deadlines(config.scheduler.max_request_seconds)
         self._news: list[EngineOutput] = []
@@ -233,12 +235,15 @@ class EngineCore:
                 self._end_constrained(request_id, error)
 
     def _release_sampler(self, step: Step) -> None:
-        """Let a step sample. If rows have grammars, wait for the tokens of earlier steps first; its forward runs."""
+        """Let a step sample. If rows have grammars, wait for the tokens of earlier steps first; its forward runs.
+
+        Of stages all tokens of a request have arrived before it is scheduled.
+        """
         rows = self._constrained.rows(step.scheduled)
         if not rows:
             step.handle.sample(None)
             return
-        while len(self._in_flight) > 1:
+        while len(self._in_flight) > 1 and self._num_stages == 1:
             self._news += self._in_flight.collect()
         if not self._in_flight:
             return  # an earlier step failed, and with it this one

@@ -22,6 +22,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         num_threads: threads of each rank.
         tensor_parallel_size: ranks that share each layer.
         data_parallel_size: engines that share the requests; all numbers here are of one of them.
+        pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
         choices: one line for each value that was chosen for the user.
     """
 
@@ -46,6 +47,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     num_groups: int = 1
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
     @property
     def num_cache_tokens(self) -> int:

@@ -65,7 +65,7 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint, *, data_parallel_rank: int
     if implementation.name == "transformers":
         args = _eager(args)
     config = resolve_config(args, checkpoint, detect_platform(), data_parallel_rank=data_parallel_rank)
-    if config.parallel.tensor_parallel_size > 1:
+    if config.parallel.ranks_of_engine > 1:
         _check_shared(config, checkpoint)
     return config
 
@@ -87,7 +87,8 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
             max_model_len=config.cache.block_size,  # tables of angles are not needed
             model_impl=config.model.model_impl,
         )
-        check_shared(checkpoint, context, config.parallel.tensor_parallel_size)
+        parallel = config.parallel
+        check_shared(checkpoint, context, parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
 
     check(checkpoint, config.model.quantization)
     speculation = config.speculation

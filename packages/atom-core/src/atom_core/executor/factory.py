@@ -12,7 +12,7 @@ MakeExecutor = Callable[[EngineConfig], Executor]
 
 def make_executor(config: EngineConfig) -> Executor:
     """What runs the steps of `config`; torch is imported here only where the worker is in this process."""
-    if config.parallel.tensor_parallel_size > 1:
+    if config.parallel.ranks_of_engine > 1:
         from atom_core.executor.processes.executor import ProcessExecutor
 
         return ProcessExecutor(config)

@@ -18,6 +18,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         async_scheduling: steps may be scheduled before the results of earlier ones are known.
         scheduler_delay_factor: hold new prompts back for this many times the duration of the last step that began
             one, so that they gather; 0 lets them in at once.
+        num_stages: stages of a pipeline, each of which computes a step of its own. The first one has to be told what
+            the last one sampled, so a request waits for its tokens, and decodes are spread over as many steps.
         policy: "priority" orders by arrival and priority, lower first; "fcfs" by arrival alone.
         priority_ageing: seconds of waiting that are worth one step of priority; 0 lets no request go before a more
             urgent one, however long it waits.
@@ -36,9 +38,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: Literal["priority", "fcfs"] = "priority"
     priority_ageing: float = 10.0
     max_request_seconds: float | None = None
+    num_stages: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_stages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0.0 < self.long_prefill_share <= 1.0:

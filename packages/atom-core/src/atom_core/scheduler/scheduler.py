@@ -57,6 +57,7 @@ class Scheduler:
         self._delay = AdmissionDelay(factor, clock) if factor else None
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
+        self._in_stages = config.num_stages > 1
         self._ends = StepEnds(cache, config)
         self._share = max(self._ends.least, int(config.max_num_batched_tokens * config.long_prefill_share))
 
@@ -131,7 +132,7 @@ class Scheduler:
         if self._in_flight and not self._may_run_ahead():
             return None
         budget, ran_ahead = self.config.max_num_batched_tokens, bool(self._in_flight)
-        step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead)
+        step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead, keeps_samples=not self._in_stages)
         partial_prefills = self._schedule_decodes(step)
         if self._drafting is not None:
             self._drafting.append_drafts(step)
@@ -234,17 +235,23 @@ class Scheduler:
 
         The worker takes off what the last of them rejects: drafts of earlier ones have to be settled.
         """
+        if not self.config.async_scheduling:
+            return False
+        if self._in_stages:
+            return True  # who depends on a step in flight waits for it, and nobody else does
         *earlier, last = self._in_flight
-        if not self.config.async_scheduling or any(step.num_drafts for step in earlier):
+        if any(step.num_drafts for step in earlier):
             return False
         return self._drafting is None or self._drafting.may_run_ahead(last)
 
     def _schedule_decodes(self, step: StepPlan) -> list[Request]:
         """Running requests with one token to compute; returns those with more, by key."""
-        partial_prefills = []
+        partial_prefills, most = [], self._most_decodes()
         for request in self._book.running.copy():
             if request.status is not RequestStatus.RUNNING or request.is_held:
                 continue  # preempted for one before it, or held
+            if self._in_stages and request.num_samples_in_flight:
+                continue  # its next token is not known
             num_new_tokens = request.num_uncomputed_tokens
             if num_new_tokens > 1:
                 partial_prefills.append(request)
@@ -252,10 +259,21 @@ class Scheduler:
             elif (
                 num_new_tokens == 1
                 and step.budget > 0
+                and len(step.rows) < most
                 and (request.num_computed_tokens < request.block_table.capacity or self._has_room(step, request, 1))
             ):
                 step.add(request, 1)
         return partial_prefills
+
+    def _most_decodes(self) -> int:
+        """Decodes of a step: each stage has a step of its own, and all are to be of one size."""
+        budget = self.config.max_num_batched_tokens
+        if not self._in_stages or not self.config.async_scheduling:
+            return budget
+        # Those that their steps in flight will end are decodes too, or what is left would be cut smaller and smaller.
+        running = self._book.running
+        num_decodes = sum(bool(one.num_samples_in_flight) or one.num_uncomputed_tokens == 1 for one in running)
+        return min(-(-num_decodes // self.config.num_stages), budget)
 
     def _has_room(self, step: StepPlan, request: Request, num_new_tokens: int) -> bool:
         """Get blocks for the next tokens of `request`, from the last in order if need be.

@@ -45,11 +45,14 @@ class StepPlan:
         num_missing_blocks: blocks that decodes of this step are to get as soon as others return them.
         num_ending_blocks: blocks of requests that steps in flight will end; None until they are asked for.
         ran_ahead: it was scheduled while the step before was in flight.
+        keeps_samples: who computes the next step has what this one samples, and need not be told.
         awaits_drafts: the next step is to have the drafts that are made behind this one.
     """
 
-    def __init__(self, step_id: int, budget: int, ends: StepEnds, *, ran_ahead: bool = False) -> None:
-        self.step_id, self.ran_ahead = step_id, ran_ahead
+    def __init__(
+        self, step_id: int, budget: int, ends: StepEnds, *, ran_ahead: bool = False, keeps_samples: bool = True
+    ) -> None:
+        self.step_id, self.ran_ahead, self.keeps_samples = step_id, ran_ahead, keeps_samples
         self._ends = ends
         self.budget = budget
         self.rows: list[PlannedRow] = []
@@ -129,7 +132,9 @@ class StepPlan:
         request.num_computed_tokens = end + num_drafts
         request.num_tokens_in_flight += row.num_new_tokens + num_drafts
         request.num_made_drafts = row.num_next_drafts if self.awaits_drafts else 0
-        request.num_tokens_at_worker = max(request.num_tokens_at_worker, end + num_samples)
+        # Drafts are told; what follows them is sampled.
+        num_kept = num_samples if self.keeps_samples else num_drafts
+        request.num_tokens_at_worker = max(request.num_tokens_at_worker, end + num_kept)
         request.num_samples_in_flight += num_samples
         request.num_drafts_in_flight += num_drafts
         request.num_steps_in_flight += 1

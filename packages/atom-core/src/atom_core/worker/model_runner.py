@@ -120,7 +120,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> None:
-        """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
+        """Compute the step's tokens and the logits of the rows that sample; `sample` must follow.
+
+        A stage computes its layers, after the one before it; the last one has logits.
+        """
         self._tell(self._profiler.count_step())
         self._states.update(step)
         if step.new_requests or step.dropped_request_ids:
@@ -130,9 +133,13 @@ class ModelRunner:
         batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
         self._device.begin_step()
         self._state_slots.copy(step.copies_before)
+        if self._model.arriving is not None:
+            self._ranks.take(self._model.arriving[: rows.num_tokens])
         with self._profiler.mark(_step_name(rows)):
-            whole = self._steps.replay_model(batch)
-            if whole is None:
+            if not self._model.stage.is_last:
+                self._ranks.give(self._steps.run_layers(batch).hidden_TD)
+                self._forward = None
+            elif (whole := self._steps.replay_model(batch)) is None:
                 self._forward = self._run_layers(step, batch, judges=judges)
             else:
                 self._forward = Forward(step, batch, *whole, {}, {})
@@ -142,7 +149,7 @@ class ModelRunner:
     def sample(self, masks: Masks | None = None) -> PendingOutput:
         """Sample the step that `forward` computed last; the ids come once the device gets there."""
         if self._forward is None:
-            raise RuntimeError("sample() before forward(): there is no step to sample")
+            raise RuntimeError("sample() before forward(): there is no step to sample here")
         forward, self._forward = self._forward, None
         with self._profiler.mark("sample"):
             ids = None if masks else self._steps.replay_sampler(forward.batch)

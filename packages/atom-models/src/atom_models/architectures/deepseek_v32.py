@@ -6,7 +6,7 @@ latents of the best ones alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -152,7 +152,16 @@ class DeepseekV32DecoderLayer(LlamaDecoderLayer):
 
 
 class DeepseekV32Decoder(Decoder):
-    """Each layer hands on the positions that it attends to."""
+    """Each layer hands on the positions that it attends to, though not to another stage."""
+
+    def __init__(self, config: DeepseekV32Config, context: BuildContext, *, layers: Sequence[Any], **rest: Any) -> None:
+        first = context.stage.layers(config.num_hidden_layers).start
+        if layers and layers[0].self_attn.index is None:
+            raise ValueError(
+                f"layer {first} attends to what the layer before it chose, and a pipeline stage would begin there: "
+                "give another pipeline_parallel_size"
+            )
+        super().__init__(config, context, layers=layers, **rest)
 
     def run_layers(self, positions: torch.Tensor, residual: Residual) -> tuple[Residual, list[Residual]]:
         chosen, aux = None, []

@@ -119,11 +119,12 @@ class Gemma3ForCausalLM(DecoderForCausalLM):
             )
             for layer_type in set(config.types)
         }
+        layers_of_stage = [(layer_id, config.types[layer_id]) for layer_id in context.stage.layers(len(config.types))]
         layers = [
             Gemma3DecoderLayer(
                 config, context, layer_id=layer_id, prefix=f"model.layers.{layer_id}", rotary=rotaries[layer_type]
             )
-            for layer_id, layer_type in enumerate(config.types)
+            for layer_id, layer_type in layers_of_stage
         ]
         norm = llama_norm(config, context, prefix="model.norm")
         # Rounded to the model's dtype, as in training.

@@ -243,7 +243,7 @@ class LlamaForCausalLM(DecoderForCausalLM):
         make_layer, prefix = type(self).decoder_layer, self.decoder_prefix
         layers = [
             make_layer(config, context, layer_id=layer_id, prefix=f"{prefix}.layers.{layer_id}", rotary=rotary)
-            for layer_id in range(config.num_hidden_layers)
+            for layer_id in context.stage.layers(config.num_hidden_layers)
         ]
         norm = self.make_norm(config, context, prefix=f"{prefix}.norm")
         return self.decoder(config, context, layers=layers, norm=norm, prefix=prefix)

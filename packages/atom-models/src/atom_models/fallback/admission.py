@@ -49,6 +49,8 @@ def _check_layer_types(config: Any) -> None:
 def _check_context(config: Any, context: BuildContext) -> None:
     if context.collectives.size > 1:
         raise refuse(config.model_type, f"they are not split, and {context.collectives.size} ranks are asked for")
+    if context.stage.count > 1:
+        raise refuse(config.model_type, f"they are not split, and {context.stage.count} stages are asked for")
     if context.aux_hidden_states:
         raise refuse(config.model_type, "they give no hidden states of single layers, which a drafter asks for")
     if getattr(config, "quantization_config", None) is not None:

@@ -16,6 +16,7 @@ from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.fallback.choice import Implementation, choose_implementation
+from atom_models.groups import Groups
 from atom_models.layers import LightningIndex
 from atom_models.layers.loadable import loadable
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
@@ -154,7 +155,7 @@ class _Stored(NamedTuple):
 
 def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int) -> RankShare | None:
     try:  # the first rank holds the most
-        model = construct_model(checkpoint, replace(context, collectives=OneOf(0, num_ranks)))
+        model = construct_model(checkpoint, replace(context, groups=Groups(OneOf(0, num_ranks))))
     except CheckpointError:
         return None
     return _share(model, count_parameters(model), stored)

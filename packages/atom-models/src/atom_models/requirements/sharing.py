@@ -1,12 +1,14 @@
-"""`check_shared`: whether tensor-parallel ranks can share a model, before any weight is read."""
+"""`check_shared`: whether ranks can share a model, before any weight is read."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 from atom_kernels.protocols import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
+from atom_models.groups import Groups, Stage
 from atom_models.model import construct_model
 
 
@@ -17,14 +19,17 @@ class OneOf(SingleRank):
         self.rank, self.size = rank, size
 
 
-def check_shared(checkpoint: Checkpoint, context: BuildContext, num_ranks: int) -> None:
-    """Build the parts of some ranks, without weights.
+def check_shared(checkpoint: Checkpoint, context: BuildContext, num_ranks: int, num_stages: int = 1) -> None:
+    """Build the parts of some ranks of every stage, without weights.
 
     The second one begins at the first cut, of which all other cuts are multiples; the last one has what is left over.
 
     Raises:
-        CheckpointError: heads, sizes or groups of quantized weights do not come out even; the message names them.
+        CheckpointError: heads, sizes or groups of quantized weights do not come out even, or stages cannot begin where
+            they would; the message names them.
         FallbackRefusedError: transformers' layers are not split.
     """
-    for rank in sorted({0, 1, num_ranks - 1}):
-        construct_model(checkpoint, replace(context, collectives=OneOf(rank, num_ranks)))
+    ranks = {0, 1, num_ranks - 1} if num_ranks > 1 else {0}
+    for stage, rank in product(range(num_stages), sorted(ranks)):
+        groups = Groups(OneOf(rank, num_ranks), Stage(stage, num_stages))
+        construct_model(checkpoint, replace(context, groups=groups))

@@ -18,6 +18,7 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
+from atom_models.groups import Groups
 from atom_models.quantization import choose_quantization
 from atom_models.weights import check_headers, choose_names
 from atom_vllm import compat, features
@@ -51,7 +52,7 @@ class ATOMModelBase(nn.Module):
             platform=detect_platform(),
             dtype=vllm_config.model_config.dtype,
             device=vllm_config.device_config.device,
-            collectives=collectives,
+            groups=Groups(collectives),
             quantization=choose_quantization(self._checkpoint.config, headers=headers),
             mixer_host=mixer_host_factory(vllm_config),
             block_size=self.settings.block_size,

@@ -15,15 +15,15 @@ from atom_core.messages import ModelOutput, SchedulerOutput
 from atom_core.worker.runner import Masks, RunnerInfo
 
 StartRanks = Callable[..., RankProcesses]
-"""``(size, *, device, num_threads, first_device) -> RankProcesses``."""
+"""``(size, *, device, num_threads, first_device, num_stages) -> RankProcesses``."""
 
 
 class ProcessExecutor:
     """Runs every step on every rank.
 
-    All ranks get the same steps and masks, and gather the logits, so that each samples the same tokens by the same
-    random numbers and nobody has to be told; what rank 0 sampled is the result. A step that raises in one rank leaves
-    the others inside a collective: the rank ends, and all with it.
+    All ranks get the same steps and masks. Those of the last stage gather the logits, so that each samples the same
+    tokens by the same random numbers and nobody has to be told; what the first of them sampled is the result. A step
+    that raises in one rank leaves the others inside a collective: the rank ends, and all with it.
 
     Args:
         config: the engine's configuration.
@@ -37,10 +37,11 @@ class ProcessExecutor:
     def start(self) -> RunnerInfo:
         parallel = self._config.parallel
         self._ranks = self._start_ranks(
-            parallel.tensor_parallel_size,
+            parallel.ranks_of_engine,
             device=self._config.device,
             num_threads=parallel.num_threads,
             first_device=parallel.first_device,
+            num_stages=parallel.pipeline_parallel_size,
         )
         try:
             first, *others = (loaded.info for loaded in self._ranks.ask(Load(self._config)))
@@ -104,7 +105,7 @@ class ProcessStepHandle:
 
     def sample(self, masks: Masks | None = None) -> None:
         words = {request_id: mask.tobytes() for request_id, mask in masks.items()} if masks else None
-        self._sampled = self._ranks.ask_first(Sample(words))
+        self._sampled = self._ranks.ask_for_samples(Sample(words))
 
     def wait_for_launch(self) -> None:
         """Ranks launch beside this process, and nothing holds them up."""

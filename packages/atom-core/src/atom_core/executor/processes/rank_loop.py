@@ -111,9 +111,10 @@ class _Rank:
             case Forward(step):
                 self._loaded.forward(step)
             case Sample(masks):
-                pending = self._loaded.sample(_words(masks))
-                if self._join.rank == 0:
-                    self._answers.put(lambda: Sampled(pending()))
+                if self._join.rank >= self._join.first_that_samples:
+                    pending = self._loaded.sample(_words(masks))
+                    if self._join.rank == self._join.first_that_samples:
+                        self._answers.put(lambda: Sampled(pending()))
             case Prepare():
                 self._answer(Prepared(self._loaded.prepare()))
             case Profile(start):

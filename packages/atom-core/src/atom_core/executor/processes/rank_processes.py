@@ -11,7 +11,7 @@ from typing import Any
 from atom_core import settings
 from atom_core.errors import EngineStartError
 from atom_core.executor.processes.rank_process import RankProcess, this_python
-from atom_core.executor.processes.wire import Join, Leave, ToRank, encode
+from atom_core.executor.processes.wire import Join, Leave, Sample, ToRank, encode
 from atom_core.failure import Failure
 
 WORKER = this_python("atom_core.executor.processes.worker")
@@ -30,6 +30,7 @@ class RankProcesses:
         device: "cpu" or "cuda".
         num_threads: threads of each rank.
         first_device: the number of rank 0's device.
+        num_stages: the stages of which each has an equal number of them.
         command: runs a rank, with the number of a descriptor as its last argument.
 
     Raises:
@@ -37,7 +38,14 @@ class RankProcesses:
     """
 
     def __init__(
-        self, size: int, *, device: str, num_threads: int, first_device: int = 0, command: Sequence[str] = WORKER
+        self,
+        size: int,
+        *,
+        device: str,
+        num_threads: int,
+        first_device: int = 0,
+        num_stages: int = 1,
+        command: Sequence[str] = WORKER,
     ) -> None:
         self._lock = threading.Lock()
         self._ends: list[tuple[bool, Failure]] = []
@@ -50,7 +58,10 @@ class RankProcesses:
             for rank in self._ranks:
                 rank.start(command, inherits=store, environment=environment)
             place = f"/proc/self/fd/{store}"
-            joins = [Join(rank.rank, size, device, place, os.getpid(), first_device) for rank in self._ranks]
+            joins = [
+                Join(rank.rank, size, device, place, os.getpid(), first_device, num_stages) for rank in self._ranks
+            ]
+            self._sampling = joins[0].first_that_samples
             joined = [rank.ask(encode(join)) for rank, join in zip(self._ranks, joins, strict=True)]
             for answer in joined:
                 answer.result()
@@ -93,13 +104,13 @@ class RankProcesses:
         answers = [rank.ask(data) for rank in self._ranks]
         return [answer.result() for answer in answers]
 
-    def ask_first(self, message: ToRank) -> Future[Any]:
-        """Send a message to all, which rank 0 answers."""
+    def ask_for_samples(self, message: Sample) -> Future[Any]:
+        """Send a message to all, which the first rank of the last stage answers."""
         data = encode(message)
-        first, *others = self._ranks
-        answer = first.ask(data)
-        for rank in others:
-            rank.send(data)
+        answer = self._ranks[self._sampling].ask(data)
+        for rank in self._ranks:
+            if rank.rank != self._sampling:
+                rank.send(data)
         return answer
 
     def close(self, grace: float = LEAVE_SECONDS) -> None:

@@ -19,7 +19,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     """The first message: which rank the process is, and where the ranks find each other; `Joined` follows.
 
     On GPUs rank 0 has the device `first_device`, and the others those after it. `parent_id` is the id of the process
-    that started it, with which it ends.
+    that started it, with which it ends. The ranks of each of `num_stages` follow those of the stage before it.
     """
 
     rank: int
@@ -28,6 +28,12 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     store_path: str
     parent_id: int
     first_device: int = 0
+    num_stages: int = 1
+
+    @property
+    def first_that_samples(self) -> int:
+        """The first rank of the last stage, all of whose ranks sample."""
+        return self.size - self.size // self.num_stages
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
@@ -43,7 +49,7 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sample(msgspec.Struct, frozen=True, tag=True):
-    """Sample the step that was computed last; rank 0 answers with `Sampled`.
+    """Sample the step that was computed last; the first rank of the last stage answers with `Sampled`.
 
     `masks` has the words of each mask, by request id: int32 in this machine's order of bytes.
     """

@@ -13,7 +13,14 @@ from atom_core.worker.runner import Runner
 
 def join_ranks(join: Join) -> TorchRanks:
     """Meet the other ranks."""
-    return TorchRanks(join.store_path, join.rank, join.size, device=join.device, first_device=join.first_device)
+    return TorchRanks(
+        join.store_path,
+        join.rank,
+        join.size,
+        device=join.device,
+        first_device=join.first_device,
+        num_stages=join.num_stages,
+    )
 
 
 def make_runner(config: EngineConfig, ranks: WorkerRanks) -> Runner:

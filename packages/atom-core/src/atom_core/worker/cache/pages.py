@@ -63,6 +63,21 @@ class CachePages:
         """Slots that a request holds; 0 where no layers keep states."""
         return max(group.spec.slots_each for group in self.groups)
 
+    def of_layers(self, mixers: Mapping[str, Any]) -> CachePages:
+        """The pages of a stage, which has these of the layers: the same groups, each with those of its layers."""
+        groups = [replace(group, layers=tuple(filter(mixers.__contains__, group.layers))) for group in self.groups]
+        layouts = {name: mixers[name].plan.layout for group in groups for name in group.layers}
+        paged = [group.layers for group in groups if not group.spec.in_slots]
+        token_bytes = sum(layouts[name].block_bytes // layouts[name].block_size for layers in paged for name in layers)
+        states = [name for group in groups if group.spec.in_slots for name in group.layers]
+        return CachePages(
+            tuple(groups),
+            # Layers that share places have layouts of equal bytes.
+            tuple(layouts[name] for name in max(paged, key=len)),
+            token_bytes,
+            sum(layouts[name].block_bytes for name in states),
+        )
+
     @property
     def specs(self) -> tuple[GroupSpec, ...]:
         """What each group keeps."""

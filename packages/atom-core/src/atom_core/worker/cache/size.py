@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from atom_core.config.devices import traits_of
@@ -33,27 +34,43 @@ class CacheSize:
         return self.num_blocks * _block_bytes(pages) + (self.num_slots + self.num_snapshots) * pages.slot_bytes
 
 
-def size_cache(config: EngineConfig, pages: CachePages, memory: int) -> CacheSize:
-    """Work out the number of blocks, from which all groups of layers draw.
+def _alone(number: int) -> int:
+    return number
+
+
+def size_cache(
+    config: EngineConfig, pages: CachePages, memory: int, smallest: Callable[[int], int] = _alone
+) -> CacheSize:
+    """Work out the number of blocks, from which all groups of layers draw; it is the same on all ranks.
 
     Args:
         memory: bytes of this rank that the cache may take before `memory_utilization` (a CPU) or after it (a GPU).
+        smallest: the smallest of the numbers that the ranks give (see `WorkerRanks`).
 
     Raises:
         ConfigError: the cache would hold less than one request of `max_model_len` tokens, and that was given, or
             memory is strict; or more than the machine has was asked for.
     """
-    size = _size_before_limits(config, pages, memory)
+    size = _agreed(_size_before_limits(config, pages, memory), pages, smallest)
     if traits_of(config.device).overcommits:
         _check_fits(config, size.num_bytes(pages), memory)
     capacity = _capacity(config, pages, size.num_blocks)
-    choices = [*size.choices]
+    choices = [_choice_of_blocks(config, pages, size)] if _is_by_memory(config) else []
     if capacity < size.max_model_len:
         choices.append(
             f"max_model_len = {capacity}: the most that the KV cache can hold (the model takes {size.max_model_len})"
         )
     choices += _choices_of_states(config, pages, size)
     return replace(size, max_model_len=min(size.max_model_len, capacity), choices=tuple(choices))
+
+
+def _agreed(size: CacheSize, pages: CachePages, smallest: Callable[[int], int]) -> CacheSize:
+    """What every rank can hold. One without states could hold any number of them."""
+    slots = (size.num_slots, size.num_snapshots) if pages.slot_bytes else (sys.maxsize,) * 2
+    num_blocks, num_slots, num_snapshots = map(smallest, (size.num_blocks, *slots))
+    if not pages.slots_each:
+        num_slots = num_snapshots = 0
+    return replace(size, num_blocks=num_blocks, num_slots=num_slots, num_snapshots=num_snapshots)
 
 
 def _block_bytes(pages: CachePages) -> int:
@@ -64,8 +81,7 @@ def _block_bytes(pages: CachePages) -> int:
 def _size_before_limits(config: EngineConfig, pages: CachePages, memory: int) -> CacheSize:
     """As many blocks and slots as were asked for, or as the memory holds; any request fits, whatever its length."""
     cache, max_num_seqs, block_bytes = config.cache, config.scheduler.max_num_seqs, _block_bytes(pages)
-    longest, cap = config.model.max_model_len, traits_of(config.device).cache_cap
-    cap = None if cap is None else cap // config.parallel.num_ranks
+    longest, cap = config.model.max_model_len, _cap(config)
     if cache.num_blocks is not None:
         # Blocks over all layers become as many pages as take the same memory.
         num_blocks = cache.num_blocks * (pages.token_bytes * cache.block_size or block_bytes) // block_bytes
@@ -81,10 +97,25 @@ def _size_before_limits(config: EngineConfig, pages: CachePages, memory: int) ->
     if cache.memory_bytes is not None:
         return CacheSize(num_blocks, longest, (), num_slots, num_snapshots)
     num_blocks = min(num_blocks, max_num_seqs * _blocks_of_one(config, pages))
-    held = _held(num_blocks, len(pages.specs), cache.block_size)
-    within = "the memory left" if cap is None else f"what {max_num_seqs} requests can need, within {_gib(cap, 'g')}"
-    choice = f"num_kv_blocks = {num_blocks} ({_gib(num_blocks * block_bytes)}, {held}): {within}"
-    return CacheSize(num_blocks, longest, (choice,), num_slots, num_snapshots)
+    return CacheSize(num_blocks, longest, (), num_slots, num_snapshots)
+
+
+def _is_by_memory(config: EngineConfig) -> bool:
+    """Whether nobody said how large the cache is to be."""
+    return config.cache.num_blocks is None and config.cache.memory_bytes is None
+
+
+def _cap(config: EngineConfig) -> int | None:
+    """The bytes that a rank's cache takes at most unless more is asked for; None is all that is left."""
+    cap = traits_of(config.device).cache_cap
+    return None if cap is None else cap // config.parallel.num_ranks
+
+
+def _choice_of_blocks(config: EngineConfig, pages: CachePages, size: CacheSize) -> str:
+    held, cap = _held(size.num_blocks, len(pages.specs), config.cache.block_size), _cap(config)
+    of_requests = f"what {config.scheduler.max_num_seqs} requests can need"
+    within = "the memory left" if cap is None else f"{of_requests}, within {_gib(cap, 'g')}"
+    return f"num_kv_blocks = {size.num_blocks} ({_gib(size.num_blocks * _block_bytes(pages))}, {held}): {within}"
 
 
 def _blocks_of_one(config: EngineConfig, pages: CachePages) -> int:

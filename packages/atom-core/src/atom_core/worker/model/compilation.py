@@ -73,7 +73,7 @@ def _key(config: EngineConfig, rank: int) -> str:
     facts = [
         *(str(part) for part in (model.architecture, model.dtype, model.max_model_len, config.cache, compiled)),
         _digest([model.path / "config.json"]),
-        f"rank {rank} of {config.parallel.tensor_parallel_size}",
+        f"rank {rank} of {config.parallel.tensor_parallel_size} in {config.parallel.pipeline_parallel_size} stages",
         device_of(config.device).describe(),
         torch.__version__,
         version("triton") if find_spec("triton") else "no triton",

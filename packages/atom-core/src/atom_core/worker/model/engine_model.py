@@ -12,13 +12,14 @@ import torch
 from atom_core.worker.model.cached_mixers import CachedMixers
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_kernels.protocols import BatchGeometry, Caches
+from atom_models.groups import WHOLE, Stage
 
 
 class LayerStates(NamedTuple):
     """What a model's layers make of a batch of T tokens.
 
     Attributes:
-        hidden_TD: after the last norm.
+        hidden_TD: after the last norm; of a stage that is not the last the residual, which the next one goes on from.
         aux: ``[T, D]`` each, after those layers that a draft model reads.
     """
 
@@ -36,8 +37,8 @@ class EngineModel:
 
     Attributes:
         run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, or these and a list of `LayerStates.aux`, while
-            attention is told of a batch.
-        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``.
+            attention is told of a batch. Stages after the first have in a third place what they go on from.
+        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``; the last stage's alone.
         mixers: by name, each with its `plan`.
         num_idle_weights: weights of the experts that a token does not choose.
         draft: a draft model that runs behind it; None without.
@@ -45,9 +46,12 @@ class EngineModel:
         cached: the mixers over their caches.
         num_groups: how many groups its layers form.
         modules: its layers and their parts by name, which traces name; empty where it is compiled.
+        stage: the layers that it has.
+        mixers_of_stages: those of all stages, by name; None where there is one stage.
+        arriving: ``[most tokens, D]``, whose first rows hold what the stage before gave of a step; None in the first.
     """
 
-    run: Callable[[torch.Tensor, torch.Tensor], Any]
+    run: Callable[..., Any]
     compute_logits: Callable[[torch.Tensor], torch.Tensor]
     mixers: Mapping[str, Any]
     num_idle_weights: int = 0
@@ -56,6 +60,9 @@ class EngineModel:
     cached: CachedMixers = field(default_factory=CachedMixers)
     num_groups: int = 0
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
+    stage: Stage = WHOLE
+    mixers_of_stages: Mapping[str, Any] | None = None
+    arriving: torch.Tensor | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:
@@ -90,7 +97,10 @@ class EngineModel:
 
     def run_layers(self, input_ids: torch.Tensor, positions: torch.Tensor) -> LayerStates:
         """As `forward`, while attention is told of the batch."""
-        output = self.run(input_ids, positions)
+        if self.arriving is None:
+            output = self.run(input_ids, positions)
+        else:
+            output = self.run(None, positions, self.arriving[: positions.shape[-1]])
         return LayerStates(*output) if isinstance(output, tuple) else LayerStates(output)
 
     def attending(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_kernels.platform import detect_platform
 from atom_models import (
     BuildContext,
+    Checkpoint,
     build_model,
     load_dummy_weights,
     load_weights,
@@ -26,7 +28,8 @@ from atom_models import (
     open_checkpoint,
     sizes_told_apart,
 )
-from atom_models.model import stored_quantization
+from atom_models.groups import Groups
+from atom_models.model import construct_model, stored_quantization
 
 
 def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> EngineModel:
@@ -37,7 +40,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),
-        collectives=ranks,
+        groups=ranks.groups,
         cache=config.cache.format,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
@@ -59,6 +62,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         load_draft(draft, checkpoint, speculation, dummy=dummy, device=config.device, progress=progress)
     model.eval()
     compute_logits: Any = model.compute_logits
+    stage = context.stage
     return EngineModel(
         compile_model(model, config, ranks.rank),
         compute_logits,
@@ -68,4 +72,19 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         sizes_told_apart=partial(sizes_told_apart, model),
         # Hooks would be compiled into the model.
         modules={} if config.compile.level else dict(model.named_modules()),
+        stage=stage,
+        mixers_of_stages=_mixers_of_all_stages(checkpoint, context) if stage.count > 1 else None,
+        arriving=None if stage.is_first else _room_for_arriving(config, model, context),
     )
+
+
+def _mixers_of_all_stages(checkpoint: Checkpoint, context: BuildContext) -> Mapping[str, Any]:
+    """The layers with caches of the whole model, which is built and not loaded, and without tables of angles."""
+    whole = replace(context, groups=Groups(context.groups.tensor), max_model_len=context.block_size)
+    return mixer_layers(construct_model(checkpoint, whole))
+
+
+def _room_for_arriving(config: EngineConfig, model: Any, context: BuildContext) -> torch.Tensor:
+    """Where what the stage before gives of a step arrives: captured steps read it where it is."""
+    most = max(config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs, 2)
+    return torch.zeros(most, model.config.hidden_size, dtype=context.dtype, device=context.device)

@@ -51,10 +51,12 @@ def load_and_measure(
     times = [time.perf_counter()]
     model = load_model(config, ranks)
     times.append(time.perf_counter())
-    pages = plan_pages(model.all_mixers, config.model.max_model_len)
+    pages = plan_pages(model.mixers_of_stages or model.all_mixers, config.model.max_model_len)
+    if model.mixers_of_stages is not None:
+        pages = pages.of_layers(model.all_mixers)
     free = device.free_memory(config, model, pages, ranks=ranks)
     times.append(time.perf_counter())
-    size = size_cache(config, pages, ranks.smallest(free.num_bytes))
+    size = size_cache(config, pages, free.num_bytes, ranks.smallest)
     report = LoadReport(
         pages=pages,
         size=size,

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from atom_kernels.protocols import Collectives, SingleRank
+from atom_models.groups import UNSHARED, Groups
+
+if TYPE_CHECKING:
+    import torch
 
 
-class WorkerRanks(Collectives, Protocol):
-    """`Collectives` of layers, and what hosts agree on. Every rank makes the same calls in the same order."""
+class WorkerRanks(Protocol):
+    """Where a worker stands among the ranks of its engine, and what these exchange beside their layers.
+
+    Every rank makes the same calls of `smallest` in the same order.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Its number among all ranks of the engine: those of the first stage come first."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many ranks the engine has."""
+        ...
+
+    @property
+    def groups(self) -> Groups:
+        """The ranks that share its layers, and the stage that these layers are."""
+        ...
 
     def smallest(self, number: int) -> int:
         """The smallest of the numbers that the ranks give, between -2**63 and 2**63 - 1."""
+        ...
+
+    def give(self, x: torch.Tensor) -> None:
+        """Send a tensor to the next stage. It may be on its way when this returns: on a CPU x must stay as it is."""
+        ...
+
+    def take(self, into: torch.Tensor) -> None:
+        """Fill a contiguous tensor with what the stage before gave; on a GPU once the device gets there."""
         ...
 
     def is_loss(self, error: BaseException) -> bool:
@@ -19,12 +48,22 @@ class WorkerRanks(Collectives, Protocol):
         ...
 
 
-class _Alone(SingleRank):
+class Alone:
+    """The only rank."""
+
+    rank, size, groups = 0, 1, UNSHARED
+
     def smallest(self, number: int) -> int:
         return number
+
+    def give(self, x: torch.Tensor) -> None:
+        raise RuntimeError("there is no stage to give anything to")
+
+    def take(self, into: torch.Tensor) -> None:
+        raise RuntimeError("there is no stage to take anything from")
 
     def is_loss(self, error: BaseException) -> bool:
         return False
 
 
-ALONE: WorkerRanks = _Alone()
+ALONE: WorkerRanks = Alone()

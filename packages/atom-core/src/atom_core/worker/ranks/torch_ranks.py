@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
 from atom_core.worker.devices.factory import device_of
 from atom_core.worker.ranks.peers import share_memory
+from atom_kernels.protocols import SINGLE_RANK, Collectives, NoPeers, PeerMemory
+from atom_models.groups import Groups, Stage
 
 
 class TorchRanks:
@@ -17,19 +22,75 @@ class TorchRanks:
         rank, size: this process's number, and how many there are.
         device: "cpu" or "cuda".
         first_device: on GPUs, the number of rank 0's; the others have those after it.
+        num_stages: stages of equal numbers of ranks, one after the other.
     """
 
-    def __init__(self, store_path: str, rank: int, size: int, *, device: str, first_device: int = 0) -> None:
+    def __init__(
+        self, store_path: str, rank: int, size: int, *, device: str, first_device: int = 0, num_stages: int = 1
+    ) -> None:
         self.rank, self.size = rank, size
         own = device_of(device)
         own.take(first_device + rank)
         store = dist.FileStore(store_path, size)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group(own.collectives, store=store, rank=rank, world_size=size)
-        self._name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        self._width = size // num_stages
+        stage = Stage(rank // self._width, num_stages)
+        self.groups = Groups(_tensor_ranks(rank, self._width, num_stages), stage)
+        self._given: tuple[Any, torch.Tensor] | None = None
         # NCCL connects at the first call, which must not happen while a graph is captured.
-        self.all_reduce(torch.zeros(1, device=device))
-        devices = tuple(range(first_device, first_device + size))
-        self.peers = share_memory(rank, size, device=device, devices=devices, group=self._name, smallest=self.smallest)
+        something = torch.zeros(1, device=device)
+        tensor_ranks = self.groups.tensor
+        tensor_ranks.all_reduce(something)
+        if isinstance(tensor_ranks, TensorRanks):
+            first = first_device + rank - tensor_ranks.rank
+            tensor_ranks.share_memory(device, tuple(range(first, first + self._width)), self.smallest)
+        if not stage.is_first:
+            self.take(something)
+        if not stage.is_last:
+            self.give(something)
+
+    def smallest(self, number: int) -> int:
+        agreed = torch.tensor([number])
+        dist.all_reduce(agreed, dist.ReduceOp.MIN)
+        return int(agreed)
+
+    def give(self, x: torch.Tensor) -> None:
+        """See `WorkerRanks`. One tensor is on its way at most: the one before it must have arrived."""
+        # The device may write anew what a graph gave, long before it is sent.
+        x = x.clone() if x.is_cuda else x.contiguous()
+        if self._given is not None:
+            self._given[0].wait()
+        self._given = dist.isend(x, self.rank + self._width), x
+
+    def take(self, into: torch.Tensor) -> None:
+        dist.recv(into, self.rank - self._width)
+
+    def is_loss(self, error: BaseException) -> bool:
+        return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
+class TensorRanks:
+    """`Collectives` of the ranks of one group.
+
+    Args:
+        group: None is that of all ranks.
+        rank, size: this process's number in it, and how many it has.
+
+    Attributes:
+        peers: memory that the ranks share, or why there is none.
+    """
+
+    def __init__(self, group: Any, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._group: Any = dist.group.WORLD if group is None else group
+        self._name: str = self._group.group_name
+        self.peers: PeerMemory | NoPeers = NoPeers("these ranks have not met")
+
+    def share_memory(self, device: str, devices: tuple[int, ...], smallest: Callable[[int], int]) -> None:
+        """Meet the other ranks' memory, if all ranks of all groups can (see `share_memory` in peers.py)."""
+        self.peers = share_memory(
+            self.rank, self.size, device=device, devices=devices, group=self._name, smallest=smallest
+        )
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, of x's shape and dtype; x, which no caller needs afterwards, may be overwritten."""
@@ -37,7 +98,7 @@ class TorchRanks:
         if torch.compiler.is_compiling():
             # What the compiler has in its graphs. Outside of them it would cost a copy, and another stream on a GPU.
             return self._wait(torch.ops._c10d_functional.all_reduce(x, "sum", self._name))
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=self._group)
         return x
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
@@ -45,16 +106,18 @@ class TorchRanks:
         parts = self._wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), self.size, self._name))
         return torch.cat(parts.chunk(self.size), dim)
 
-    def smallest(self, number: int) -> int:
-        agreed = torch.tensor([number])
-        dist.all_reduce(agreed, dist.ReduceOp.MIN)
-        return int(agreed)
-
-    def is_loss(self, error: BaseException) -> bool:
-        return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
-
     def __str__(self) -> str:
         return str(self.size)
 
     def _wait(self, started: torch.Tensor) -> torch.Tensor:
         return torch.ops._c10d_functional.wait_tensor(started)
+
+
+def _tensor_ranks(rank: int, width: int, num_stages: int) -> Collectives:
+    """The ranks of this one's stage. All ranks make the groups of all stages, as torch.distributed wants it."""
+    if num_stages == 1:
+        return TensorRanks(None, rank, width)
+    if width == 1:
+        return SINGLE_RANK
+    groups = [dist.new_group([*range(first, first + width)]) for first in range(0, width * num_stages, width)]
+    return TensorRanks(groups[rank // width], rank % width, width)

@@ -1,0 +1,70 @@
+"""`resolve_parallel`: how an engine's work is spread, and whether this machine has the devices for it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from atom_core import settings
+from atom_core.config.devices import traits_of
+from atom_core.config.options import ConfigError
+from atom_core.config.sections import ParallelConfig
+
+if TYPE_CHECKING:
+    from atom_core.config.engine_args import EngineArgs
+    from atom_kernels.platform import Platform
+
+
+def resolve_parallel(
+    args: EngineArgs, platform: Platform, choices: list[str], *, data_parallel_rank: int
+) -> ParallelConfig:
+    """The ranks of an engine, and the threads of each; a line for what was chosen goes to `choices`.
+
+    Raises:
+        ConfigError: this machine cannot have so many.
+    """
+    _check_ranks(args, platform)
+    return ParallelConfig(
+        num_threads=_num_threads(args, platform, choices),
+        tensor_parallel_size=args.tensor_parallel_size,
+        data_parallel_size=args.data_parallel_size,
+        data_parallel_rank=data_parallel_rank,
+        pipeline_parallel_size=args.pipeline_parallel_size,
+    )
+
+
+def _num_ranks(args: EngineArgs) -> int:
+    return args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
+
+
+def _check_ranks(args: EngineArgs, platform: Platform) -> None:
+    in_engine = args.tensor_parallel_size * args.pipeline_parallel_size
+    if in_engine > 1 and sys.platform != "linux":
+        raise ConfigError(f"{_describe(args)}; several ranks need Linux, and this is {sys.platform}")
+    num_ranks = _num_ranks(args)
+    if num_ranks > 1 and traits_of(platform.device).one_rank_each and num_ranks > platform.num_devices:
+        raise ConfigError(
+            f"{_describe(args)}; each rank needs a GPU of its own, and this process may use {platform.num_devices}: "
+            "give at most that"
+        )
+
+
+def _describe(args: EngineArgs) -> str:
+    size = args.tensor_parallel_size
+    for name in ("data_parallel_size", "pipeline_parallel_size"):
+        if (several := getattr(args, name)) > 1:
+            return f"{name} is {several} with tensor_parallel_size {size}: {_num_ranks(args)} ranks"
+    return f"tensor_parallel_size is {size}"
+
+
+def _num_threads(args: EngineArgs, platform: Platform, choices: list[str]) -> int:
+    if args.num_threads is not None:
+        return args.num_threads
+    if (limit := settings.omp_num_threads()) is not None:
+        choices.append(f"num_threads = {limit}: OMP_NUM_THREADS")
+        return limit
+    size = _num_ranks(args)
+    share = max(platform.num_cores // size, 1)
+    of_ranks = f", shared by {size} ranks" if size > 1 else ""
+    choices.append(f"num_threads = {share}: the cores this process may use{of_ranks}")
+    return share

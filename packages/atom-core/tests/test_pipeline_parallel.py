@@ -1,0 +1,179 @@
+"""Two stages in processes of their own give what one process gives, whatever is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from atom_core import LLMEngine, SamplingParams
+from atom_core.config import EngineArgs
+from atom_core.executor.processes.executor import ProcessExecutor
+from atom_core.executor.processes.rank_processes import RankProcesses
+from atom_core.messages import StructuredOutputParams
+from tiny_architectures import FAMILIES
+from tiny_models import make_tiny_llama
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, top_k=50, min_p=0.01, seed=7, max_tokens=12, ignore_eos=True)
+PROMPTS = [[3 + (7 * place + 31 * length) % 381 for place in range(length)] for length in (100, 1, 9, 33, 16, 40)]
+PARAMS = [GREEDY, SAMPLED] * 3
+# One of each way through attention, and through what a stage has: heads, experts, latents, a table that is tied.
+KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
+# Windows make groups of layers, and delta nets keep states: a stage has some layers of each.
+QUICK = [*KINDS, "gemma3", "qwen3_next"]
+OTHERS = [name for name in FAMILIES if name not in QUICK]
+
+
+class SharedStages(RankProcesses):
+    """Processes that stay when an engine lets go of them: one model after the other is loaded into them."""
+
+    def close(self, grace: float = 0.0) -> None: ...
+
+    def end(self) -> None:
+        super().close()
+
+
+@pytest.fixture(scope="module")
+def stages() -> Iterator[RankProcesses]:
+    processes = SharedStages(2, device="cpu", num_threads=1, num_stages=2)
+    yield processes
+    processes.end()
+
+
+def make_engine(folder: Path, stages: RankProcesses | None = None, **settings: Any) -> LLMEngine:
+    """An engine over stages that run already, or over processes of its own: one, unless settings ask for more."""
+    given = {"dtype": "float32", "num_kv_blocks": 64, "max_num_seqs": 16, "num_threads": 1, "seed": 0} | settings
+    if stages is None:
+        return LLMEngine.from_args(EngineArgs(model=str(folder), **given))
+    args = EngineArgs(model=str(folder), pipeline_parallel_size=2, **given)
+    return LLMEngine.from_args(args, partial(ProcessExecutor, start_ranks=lambda *_, **__: stages))
+
+
+def outputs(engine: LLMEngine, prompts: Any = PROMPTS, params: Any = PARAMS) -> list[list[int]]:
+    found = engine.generate(prompts, params, use_tqdm=False)
+    assert [output["error"] for output in found] == [None] * len(found)
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+    return [output["token_ids"] for output in found]
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_family: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
+    """The tokens of one process, by family."""
+    known: dict[str, list[list[int]]] = {}
+
+    def of(family: str) -> list[list[int]]:
+        if family not in known:
+            with make_engine(tiny_family(family)) as engine:
+                known[family] = outputs(engine)
+        return known[family]
+
+    return of
+
+
+@pytest.mark.parametrize("family", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_two_stages_give_the_tokens_of_one_process_also_from_cached_prefixes(family, stages, tiny_family, expected):
+    with make_engine(tiny_family(family), stages) as engine:
+        assert outputs(engine) == expected(family)
+        again = engine.generate(PROMPTS, PARAMS, use_tqdm=False)
+        assert [output["token_ids"] for output in again] == expected(family)
+        assert again[0]["num_cached_tokens"] >= 64
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_batched_tokens": 7},
+        {"num_kv_blocks": 12, "max_model_len": 176, "enable_prefix_caching": False},
+        {"async_scheduling": False},
+    ],
+    ids=["in chunks", "preempted", "one batch at a time"],
+)
+@pytest.mark.parametrize("family", [KINDS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS[1:])])
+def test_how_steps_are_cut_changes_no_token_of_two_stages(family, settings, stages, tiny_family, expected):
+    with make_engine(tiny_family(family), stages, **settings) as engine:
+        assert outputs(engine) == expected(family)
+        assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in settings)
+
+
+def test_two_stages_share_a_tied_table(stages, tmp_path):
+    folder = make_tiny_llama(tmp_path / "model", tie=True)
+    found = []
+    for where in (None, stages):
+        with make_engine(folder, where) as engine:
+            found.append(outputs(engine))
+    assert found[0] == found[1]
+
+
+def test_an_aborted_request_leaves_the_others_as_they_are(stages, tiny_family, expected):
+    with make_engine(tiny_family("llama"), stages) as engine:
+        ids = engine.add_request(PROMPTS, PARAMS)
+        finished: dict[str, Any] = {}
+        for _ in range(5):
+            finished |= {output["request_id"]: output for output in engine.step()}
+        engine.abort(ids[:2])
+        while not engine.is_finished():
+            finished |= {output["request_id"]: output for output in engine.step()}
+        assert [finished[name]["token_ids"] for name in ids[2:]] == expected("llama")[2:]
+        assert not finished.keys() & set(ids[:2])
+        assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_guesses_by_tokens_alone_change_no_token_of_two_stages(adaptive, stages, tiny_family, expected):
+    speculation = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": adaptive}
+    with make_engine(tiny_family("llama"), stages, speculative_config=speculation) as engine:
+        assert outputs(engine) == expected("llama")
+        assert engine.stats.num_draft_tokens > 0 or adaptive
+
+
+def numbers_of(entries: Any) -> list[float]:
+    found: list[float] = []
+    for entry in entries:
+        found += [entry.token_id, entry.logprob]
+    return found
+
+
+def test_two_stages_follow_grammars_and_penalties_and_judge_prompts(stages, tiny_llama):
+    """Log-probabilities tell what tokens alone would not: that the first stage has the tokens that were sampled."""
+    shared = SamplingParams(temperature=0.8, seed=3, max_tokens=30, logprobs=1)
+    changes = [
+        {"structured_outputs": StructuredOutputParams(regex="(abab){3}[ab]{5}")},
+        {"repetition_penalty": 1.5, "logit_bias": {5: 4.0}, "prompt_logprobs": 1},
+        {"structured_outputs": StructuredOutputParams(regex="[cd]{9}")},
+    ]
+    params = [msgspec.structs.replace(shared, **change) for change in changes]
+    found = []
+    for where in (None, stages):
+        with make_engine(tiny_llama, where) as engine:
+            found.append(engine.generate(["once", "a b", "more"], params, use_tqdm=False))
+            found[-1].append(engine.embed([PROMPTS[3]])[0])
+    for one, two in zip(found[0][:3], found[1][:3], strict=True):
+        assert two["text"] == one["text"]
+        assert numbers_of(two["logprobs"]) == pytest.approx(numbers_of(one["logprobs"]), abs=1e-5)
+    prompts = [numbers_of(answers[1]["prompt_logprobs"]) for answers in found]
+    assert prompts[1] == pytest.approx(prompts[0], abs=1e-5)
+    assert found[1][3] == pytest.approx(found[0][3], abs=1e-6)
+
+
+@pytest.mark.parametrize("family", ["llama", pytest.param("deepseek_v3", marks=pytest.mark.slow)])
+def test_stages_of_two_ranks_each_give_the_tokens_of_one_process(family, tiny_family, expected):
+    with make_engine(tiny_family(family), tensor_parallel_size=2, pipeline_parallel_size=2) as engine:
+        assert outputs(engine) == expected(family)
+
+
+@pytest.mark.slow
+def test_three_stages_give_the_tokens_of_one_process(tiny_family, expected):
+    with make_engine(tiny_family("deepseek_v3"), pipeline_parallel_size=3) as engine:
+        assert outputs(engine) == expected("deepseek_v3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_two_stages_of_a_compiled_model_give_the_tokens_of_one_process(level, stages, tiny_family, expected):
+    with make_engine(tiny_family("llama"), stages, level=level) as engine:
+        assert outputs(engine) == expected("llama")
