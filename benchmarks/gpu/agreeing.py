@@ -21,8 +21,7 @@ from atom_core.config.sections import EngineConfig
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
-from atom_models.layers.loadable import expected_weights
-from atom_models.weights.filling import loadable
+from atom_models.layers.loadable import expected_weights, loadable
 
 # A power of two, which every dtype holds: layers add numbers below 100.
 LARGE = 2.0**15

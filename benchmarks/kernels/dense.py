@@ -78,14 +78,14 @@ def _fused_case(model: str, name: str, problem: FusedLinearProblem, num_rows: in
             residual = random(num_rows, problem.out_features) if name in RESIDUAL_AFTER else None
             x = random(num_rows, problem.in_features)
             # The numbers of packed weights are multiplied as plain ones by torch.
-            packed = problem.held.quantize(weight) if problem.weight_format is not None else {"weight": weight}
+            packed = {"weight": weight} if problem.is_plain else problem.weight_format.quantize(weight)
             ours.append(bind(plan.prepare({**packed, "bias": bias}), (x, norm, _EPS, 0.0, residual)))
             theirs.append(bind(plain_linear(problem, weight, bias), (x, norm, residual)))
         return Sides(serving_row(plan, num_rows).implementation, ours, theirs)
 
     what = {"qkv_proj": "norm, ", "gate_up_proj": "norm, "}.get(name, "")
     after = "silu, " if problem.gated else "residual, " if name in RESIDUAL_AFTER else ""
-    held = "" if problem.weight_format is None else f"in {problem.held.name}, "
+    held = "" if problem.is_plain else f"in {problem.weight_format.name}, "
     return KernelCase("linear", model, f"{what}{name}, {held}{after}rows {num_rows}", work, build)
 
 
