@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from atom_core.worker.ranks.torch_ranks import TorchRanks
 from atom_kernels.norm import ADD_RMS_NORM, RMSNormProblem
-from atom_kernels.protocols import NoPeers
+from atom_kernels.protocols import Collectives, NoPeers
 from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem
 from atom_kernels.reduce.choice import METHODS
 from atom_kernels.select import plan_with, select
@@ -28,7 +28,7 @@ Call = Callable[[], Any]
 class Sides:
     """What is measured on rows of a size: calls by name, over memory that they keep."""
 
-    def __init__(self, ranks: TorchRanks, num_bytes: int, hidden: int) -> None:
+    def __init__(self, ranks: Collectives, num_bytes: int, hidden: int) -> None:
         self._ranks, self._hidden = ranks, hidden
         self._rows = num_bytes // (2 * hidden)
         generator = torch.Generator("cuda").manual_seed(ranks.rank)
@@ -131,16 +131,17 @@ def main() -> int:
     """Measure; the first rank writes what was found."""
     store, size, rank, settings = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
     ranks = TorchRanks(store, rank, size, device="cuda")
+    summing = ranks.groups.tensor
     results, mistakes = [], []
     with torch.inference_mode():
         for num_bytes in settings["bytes"]:
-            sides = Sides(ranks, num_bytes, settings["hidden"])
+            sides = Sides(summing, num_bytes, settings["hidden"])
             mistakes += sides.mistakes()
             us = {name: round(microseconds(call, ranks), 2) for name, call in sides.calls()}
             results.append({"bytes": num_bytes, "us": us})
             if rank == 0:
                 print(num_bytes, us, flush=True)
-    reason = ranks.peers.reason if isinstance(ranks.peers, NoPeers) else None
+    reason = summing.peers.reason if isinstance(summing.peers, NoPeers) else None
     if rank == 0:
         found = {"results": results, "mistakes": mistakes, "why_no_peers": reason}
         Path(settings["output"]).write_text(json.dumps(found))
