@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,12 @@ else:
 
 # Those that commands set: the root, and one for each package.
 _LOGGERS = (None, "atom_kernels", "atom_models", "atom_core", "atom_server")
+
+
+def pytest_collection_finish() -> None:
+    """Engines that close collect garbage: what has been imported by now is none, and takes long to go through."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -238,6 +238,6 @@ def test_scales_are_twice_as_large_where_the_largest_number_is_half_as_large(arc
     layer = mixer_layers(build_model(open_checkpoint(quantized), context))["model.layers.0.self_attn.attn"]
     scales = layer._cache_scales
     assert scales is not None
-    [name] = scales.expected_weights()
+    [name] = scales.expected()
     scales.load(name, torch.tensor(0.5))
     assert scales.take()["key_scale"].tolist() == [0.5 * factor] * 2
