@@ -119,7 +119,8 @@ def check_graphs(ranks: Any, turns: int) -> None:
 def main() -> None:
     """Ends with 0 if all is right, 3 if these ranks cannot share memory, with the reason as the last line."""
     store, size, rank, num_gpus = sys.argv[1], *map(int, sys.argv[2:5])
-    ranks = OnOneGpu(store, rank, size) if num_gpus == 1 else TorchRanks(store, rank, size, device="cuda").groups.tensor
+    meeting = OnOneGpu(store, rank, size) if num_gpus == 1 else TorchRanks(store, rank, size, device="cuda")
+    ranks = meeting if isinstance(meeting, OnOneGpu) else meeting.groups.tensor
     if not isinstance(ranks.peers, PeerMemory):
         print(f"no shared memory: {ranks.peers.reason}", flush=True)
         raise SystemExit(3)
@@ -129,7 +130,7 @@ def main() -> None:
         check_norms(ranks)
         check_graphs(ranks, turns)
     torch.cuda.synchronize()
-    ranks.smallest(0)  # nobody ends while another reads its memory
+    meeting.smallest(0)  # nobody ends while another reads its memory
 
 
 if __name__ == "__main__":
