@@ -111,7 +111,8 @@ class Request:
     @property
     def may_be_forced(self) -> bool:
         """Whether it is settled where forced tokens would stand."""
-        return self.num_samples_in_flight > 0 and not (self.forced_token_ids or self.num_drafts_in_flight)
+        has_drafts = self.num_drafts_in_flight or self.num_made_drafts
+        return self.num_samples_in_flight > 0 and not (self.forced_token_ids or has_drafts)
 
     @property
     def may_have_drafts(self) -> bool:
