@@ -6,6 +6,7 @@ import argparse
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -421,6 +422,13 @@ def test_a_context_may_be_just_the_models_own(resolved):
     assert resolved(max_model_len=512).model.max_model_len == 512
     with pytest.raises(ConfigError, match="max_model_len is 513; the model was made for at most 512"):
         resolved(max_model_len=513)
+
+
+def test_more_drafts_than_a_model_can_keep_states_of_are_refused_before_anything_of_it_is_read():
+    checkpoint: Any = SimpleNamespace(architecture="Qwen3NextForCausalLM")
+    args = EngineArgs(model="m", method="ngram", num_speculative_tokens=16)
+    with pytest.raises(ConfigError, match="Qwen3NextForCausalLM keeps a state for each draft, 15 at most"):
+        resolve_config(args, checkpoint, detect_platform())
 
 
 def test_an_engine_draws_a_seed_unless_one_is_given(resolved):

@@ -78,6 +78,8 @@ def test_a_machine_that_aiter_does_not_have_cannot_be_simulated(arch, release):
 
 def test_another_platform_stands_in_for_this_machine_for_a_while():
     here = detect_platform()
+    with use_platform(Platform.rocm("gfx942")) as alone:
+        assert detect_platform() is alone
     with use_platform(Platform.rocm("gfx942")), use_platform(Platform.rocm("gfx950")) as inner:
         assert detect_platform() is inner
     assert detect_platform() is here
