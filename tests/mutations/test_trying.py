@@ -114,8 +114,8 @@ def test_a_mistake_meets_the_tests_that_call_its_function_those_first_that_call_
 def test_a_mistake_outside_of_functions_meets_the_tests_of_those_that_read_its_name(tmp_path: Path):
     compiler = "atom_core/structured_output/compiler.py"
     assert f"{compiler}: Compilation.overdue" in choosing.readers(compiler, "QUEUE_SECONDS")
-    private = "atom_kernels/formats/integers.py", "atom_kernels/formats/float8.py"
-    assert not choosing.readers(private[0], "_nobody")
+    assert choosing.readers(compiler, "_key")
+    assert not choosing.readers("atom_kernels/formats/integers.py", "_key")  # a private name is its own file's
     code = mutations_in(tmp_path, "LIMIT_OF_NOBODY = 3\n\nclass OptionsOfNobody:\n    size: int = 4\n")
     for word, before in (("LIMIT_OF_NOBODY", "3"), ("OptionsOfNobody", "4")):
         tests, other = tmp_path / f"test_{word}.py", {Path("test_other.py"): {"other::a": (1.0, [])}}
@@ -123,6 +123,19 @@ def test_a_mistake_outside_of_functions_meets_the_tests_of_those_that_read_its_n
         measured = {tests: {"code::a": (1.0, [])}, **other}
         assert choosing.candidates(of(code, before), measured, may_guess=False) == [(tests, {"code::a": 1.0})]
         assert choosing.candidates(of(code, before), other, may_guess=False) == []
+
+
+def test_a_default_of_a_parameter_meets_the_tests_that_name_the_function_too(tmp_path: Path):
+    """Those that call it may all give the argument."""
+    calls, table = Path("test_calls.py"), tmp_path / "test_table.py"
+    table.write_text("DEFAULTS = {'code.fits_nobody': {'most': 5}}\n")
+    measured = {
+        calls: {"calls::a": (1.0, ["atom_made_up/code.py: fits_nobody"])},
+        table: {"table::a": (0.5, [])},
+    }
+    code = mutations_in(tmp_path, "def fits_nobody(a, most=5):\n    return a < most\n")
+    assert choosing.candidates(of(code, "5"), measured) == [(table, {"table::a": 0.5}), (calls, {"calls::a": 1.0})]
+    assert choosing.candidates(of(code, "a < most"), measured) == [(calls, {"calls::a": 1.0})]
 
 
 def test_a_mistake_meets_the_nearest_file_whole_and_some_of_each_other_before_the_slow_tests_of_one():

@@ -29,17 +29,16 @@ def candidates(mutation: Mutation, measured: Mapping[Path, Measured], *, may_gue
     """Files of tests that could find a mistake, the nearest first; of each the ids and seconds of those tests.
 
     They are the tests that call its function. Code that runs at import, or whose result is kept for later tests, is met
-    by those that call a function which reads its name, and by the files of tests that have the name in them. Where
-    there are none, it is met by the files in which something of its file is called; where nothing is, by all tests, if
-    `may_guess`. The nearest tests are those that call the fewest functions beside it.
+    by those that call a function which reads its name, and by the files of tests that have the name in them. A default
+    of a parameter is met by the latter too. Where there are none, a mistake is met by the files in which something of
+    its file is called; where nothing is, by all tests, if `may_guess`. The nearest tests are those that call the fewest
+    functions beside it.
     """
-    function = _function_of(mutation)
-    if function is not None:
-        found = _that_call(measured, {function})
-    else:
-        name = _name_of(mutation)
-        found = _that_call(measured, readers(mutation.file, name)) if name else {}
-        found |= {file: tests for file, tests in measured.items() if name and _has_word(file, name)}
+    function, name = _function_of(mutation), _name_of(mutation)
+    callees = {function} if function is not None else readers(mutation.file, name) if name else set[str]()
+    found = _that_call(measured, callees)
+    if name and (function is None or _is_in_signature(mutation)):
+        found |= {file: tests for file, tests in measured.items() if _has_word(file, name)}
     if not found:
         found = {file: tests for file, tests in measured.items() if _calls_any(tests, mutation.file)}
     if not found and may_guess:
@@ -83,10 +82,15 @@ def _function_of(mutation: Mutation) -> str | None:
 
 
 def _name_of(mutation: Mutation) -> str:
-    """What is bound by the statement, class or remembered function that a mistake is in; "" if nothing is."""
-    if mutation.scopes:
-        return mutation.scopes[-1].name
+    """What is bound by the statement, class or function that a mistake is in; "" if nothing is."""
+    names = [scope.name for scope in mutation.scopes if scope.name != "__init__"]
+    if names:
+        return names[-1]
     return next((name for first, last, name in _bound(mutation.path) if first <= mutation.line <= last), "")
+
+
+def _is_in_signature(mutation: Mutation) -> bool:
+    return bool(mutation.scopes) and mutation.line < mutation.scopes[-1].body[0].lineno
 
 
 @functools.cache

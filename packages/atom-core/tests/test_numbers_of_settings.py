@@ -181,8 +181,9 @@ def test_a_value_of_another_kind_is_refused(name: str, value: Any, says: str):
 
 @pytest.mark.parametrize("name", [name for name, about in SETTINGS.items() if about[0] is not None])
 def test_a_setting_with_a_default_cannot_be_nothing(name: str):
+    given: dict[str, Any] = {name: None}
     with pytest.raises(ConfigError, match=f"{name} must not be None; the default is"):
-        EngineArgs(**{name: None})
+        EngineArgs(**given)
 
 
 def test_every_setting_has_a_flag_in_both_spellings_and_none_is_set_unless_it_is_given():
@@ -253,8 +254,8 @@ def test_a_number_of_speculation_may_lie_on_its_bounds_and_not_beyond_them(metho
     ("method", "num_tokens"),
     [("ngram", 1), ("suffix", 15), ("mtp", 1), ("eagle", 1), ("eagle3", 1), ("draft_model", 4)],
 )
-def test_each_method_guesses_so_many_tokens_unless_others_are_asked_for(method: str, num_tokens: int):
-    model = {"model": "m"} if method in ("eagle", "eagle3", "draft_model") else {}
+def test_each_method_guesses_so_many_tokens_unless_others_are_asked_for(method: Any, num_tokens: int):
+    model: dict[str, Any] = {"model": "m"} if method in ("eagle", "eagle3", "draft_model") else {}
     config = speculation_of(method=method, **model)
     assert config == SpeculationConfig(method=method, num_tokens=num_tokens, **model)
     assert (config.adaptive, config.quantization) == (True, "auto")
