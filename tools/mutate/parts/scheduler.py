@@ -44,6 +44,7 @@ SCHEDULER = Part(
         f"{_CORE}/speculation/*.py": (
             "atom-core/tests/test_scheduler_numbers.py",
             "atom-core/tests/test_drafters.py",
+            "atom-core/tests/test_drafts_pay.py",
             "atom-core/tests/test_scheduler_drafts.py",
             "atom-core/tests/test_scheduler_model_drafts.py",
             "atom-core/tests/test_one_step_ahead.py",
