@@ -1,4 +1,4 @@
-"""The defaults of a package: of the fields of its dataclasses and structs, and of the parameters of its functions."""
+"""The defaults that users and authors of models meet: of fields of classes, and of parameters of functions."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 # "module.Class", "module.function" or "module.Class.method", without the package -> field or parameter -> default.
 Defaults = dict[str, dict[str, Any]]
 
 
-def stated_defaults(package: str) -> Defaults:
-    """Those that are numbers, texts or truths. Of classes, those that it does not inherit; no private functions.
+def stated_defaults(package: str, modules: Sequence[str]) -> Defaults:
+    """Those that are numbers, texts or truths, of the modules of a package that fit one of the patterns.
 
-    Modules whose libraries are not installed here are left out, and so is ``__main__``.
+    Fields that a class inherits are left out, and so are private functions.
     """
+    names = (module.name for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."))
+    wanted = [name for name in names if any(fnmatchcase(name, f"{package}.{pattern}") for pattern in modules)]
     found: Defaults = {}
-    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-        members = () if module.name.endswith(".__main__") else _members(module.name)
-        for name, pairs in members:
+    for module in wanted:
+        for name, pairs in _members(module):
             own = {key: value for key, value in pairs if type(value) in (bool, int, float, str)}
             if own:
-                found[f"{module.name.removeprefix(f'{package}.')}.{name}"] = own
+                found[f"{module.removeprefix(f'{package}.')}.{name}"] = own
     return found
 
 
 def _members(module: str) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
-    try:
-        members = vars(importlib.import_module(module))
-    except ImportError:
-        return
-    for member in members.values():
+    for member in vars(importlib.import_module(module)).values():
         if getattr(member, "__module__", None) != module:
             continue
         if inspect.isclass(member):

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from tools.mutate.mutation import ROOT, Mutation
 from tools.mutate.settings import hide_gpus, interpret_triton, use_one_thread
 
-_PRODUCT = ("atom_kernels", "atom_models", "atom_core", "atom_server", "atom_vllm")
+_PRODUCT = ("atom_kernels", "atom_models", "atom_core", "atom_server", "atom_vllm", "atom")
 # Slow to import, and nothing that a mistake could be in.
 _IMPORTED_ONCE = (
     "numpy",

@@ -14,9 +14,11 @@ import pytest
 from atom_core import EngineArgs
 from atom_core.config import ConfigError, options_of, resolve_config
 from atom_core.config.devices import CPU, GPU, traits_of
+from atom_core.config.kv_events import read_kv_events
 from atom_core.config.resolve import default_capture_sizes
 from atom_core.config.sections import CompileConfig, EngineConfig, ModelConfig, ParallelConfig, ProfilerConfig
 from atom_core.config.speculation import check_num_states, read_speculation
+from atom_core.kv_events.config import KVEventsConfig
 from atom_core.speculation import SpeculationConfig, SuffixConfig
 from atom_kernels.platform import Platform, detect_platform
 from atom_models import open_checkpoint
@@ -42,12 +44,14 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "prefix_hash": ("xxhash64", ("xxhash64", "sha256")),
     "gpu_memory_utilization": (0.9, 0.01, 1.0),
     "kv_cache_memory": (None, 1, None),
+    "kv_events_config": (None,),
     "strict_memory": (False, BOOLEANS),
     "num_kv_blocks": (None, 1, None),
     "max_num_seqs": (512, 1, 65536),
     "max_num_queued_requests": (None, 0, None),
     "max_num_queued_tokens": (None, 1, None),
     "priority_ageing": (10.0, 0, None),
+    "max_request_seconds": (None, 0.001, None),
     "max_request_logprobs": (2**21, 0, None),
     "max_num_batched_tokens": (None, 1, None),
     "scheduler_delay_factor": (0.0, 0, None),
@@ -55,7 +59,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "async_scheduling": (True, BOOLEANS),
     "tensor_parallel_size": (1, 1, None),
     "data_parallel_size": (1, 1, None),
-    "pipeline_parallel_size": (1, 1, 1),
+    "pipeline_parallel_size": (1, 1, None),
     "decode_context_parallel_size": (1, 1, 1),
     "distributed_executor_backend": ("mp", ("mp",)),
     "enable_expert_parallel": (False, (False,)),
@@ -211,6 +215,16 @@ def test_the_help_of_a_flag_names_its_choices_and_its_default():
     assert help_of["num_threads"].endswith("ranks.")
 
 
+@pytest.mark.parametrize("name", ["buffer_steps", "hwm"])
+def test_counts_of_events_go_from_one_to_ten_million(name: str):
+    given = {"enable_kv_cache_events": True, "endpoint": "tcp://*:5557"}
+    for number in (1, 10_000_000):
+        assert getattr(read_kv_events(given | {name: number}), name) == number
+    for number in (0, 10_000_001):
+        with pytest.raises(ConfigError, match=f"kv_events_config has {name} {number}; it must be from 1 to 10000000"):
+            read_kv_events(given | {name: number})
+
+
 # vLLM's name, ours, its default, the least and the most.
 SPECULATION = [
     ("ngram", "num_speculative_tokens", "num_tokens", 1, 1, 16),
@@ -329,7 +343,6 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
         tensor_parallel_size=2,
         data_parallel_size=2,
         block_size=32,
-        enable_prefix_caching=False,
         prefix_hash="sha256",
         gpu_memory_utilization=0.5,
         kv_cache_memory="1M",
@@ -339,6 +352,8 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
         async_scheduling=False,
         scheduler_delay_factor=0.5,
         priority_ageing=3.0,
+        max_request_seconds=2.5,
+        kv_events_config={"enable_kv_cache_events": True, "endpoint": "tcp://*:5557"},
         level=2,
         cudagraph_mode="full",
         cudagraph_capture_sizes=(7, 2, 2),
@@ -357,9 +372,11 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
     )
     assert (model.model_impl, model.load_dummy, model.skip_tokenizer_init) == ("atom", True, True)
     assert (model.tokenizer, model.seed, model.architecture) == ("t", 0, "LlamaForCausalLM")
-    assert (cache.block_size, cache.enable_prefix_caching, cache.prefix_hash) == (32, False, "sha256")
+    assert (cache.block_size, cache.enable_prefix_caching, cache.prefix_hash) == (32, True, "sha256")
     assert (cache.memory_utilization, cache.memory_bytes, cache.num_blocks) == (0.5, 1 << 20, None)
     assert cache.strict_memory
+    assert cache.events == KVEventsConfig(enable_kv_cache_events=True, endpoint="tcp://*:5557")
+    assert scheduler.max_request_seconds == 2.5
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens, scheduler.max_model_len) == (7, 11, 99)
     assert (scheduler.async_scheduling, scheduler.scheduler_delay_factor, scheduler.priority_ageing) == (
         False,
@@ -413,8 +430,9 @@ def test_each_rank_has_a_gpu_of_its_own(resolved, gpus: Platform):
     assert resolved(gpus, tensor_parallel_size=2, data_parallel_size=2).parallel.num_ranks == 4
     with pytest.raises(ConfigError, match="tensor_parallel_size is 5; each rank needs a GPU of its own, .* may use 4"):
         resolved(gpus, tensor_parallel_size=5)
-    with pytest.raises(ConfigError, match="data_parallel_size is 3 with tensor_parallel_size 2: 6 ranks; each"):
-        resolved(gpus, tensor_parallel_size=2, data_parallel_size=3)
+    for several in ("data_parallel_size", "pipeline_parallel_size"):
+        with pytest.raises(ConfigError, match=f"{several} is 3 with tensor_parallel_size 2: 6 ranks; each"):
+            resolved(gpus, tensor_parallel_size=2, **{several: 3})
     assert resolved(replace(gpus, num_devices=0)).parallel.num_ranks == 1
     assert resolved(replace(detect_platform(), device="cpu"), tensor_parallel_size=2).parallel.num_ranks == 2
 
@@ -440,9 +458,10 @@ def test_an_engine_draws_a_seed_unless_one_is_given(resolved):
 
 
 def test_ranks_of_all_engines_are_counted_and_named():
-    alone, third = ParallelConfig(2), ParallelConfig(2, 4, 3, 2)
+    alone, third, stages = ParallelConfig(2), ParallelConfig(2, 4, 3, 2), ParallelConfig(2, 4, pipeline_parallel_size=3)
     assert (alone.num_ranks, alone.first_device, alone.name_of(0)) == (1, 0, "rank_0")
     assert (third.num_ranks, third.first_device, third.name_of(1)) == (12, 8, "dp2_tp1")
+    assert (stages.ranks_of_engine, stages.num_ranks, stages.first_device) == (12, 12, 0)
 
 
 def test_sections_that_nobody_filled_ask_for_nothing():

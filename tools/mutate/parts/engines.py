@@ -13,6 +13,7 @@ _REPLICA_TESTS = (
     "atom-core/tests/test_data_parallel.py",
     "atom-core/tests/test_data_parallel_faults.py",
     "atom-core/tests/test_engine_control.py",
+    "atom-core/tests/test_sleep.py",
 )
 _DRAFTING_TESTS = (
     "atom-models/tests/test_eagle_heads.py",
@@ -36,6 +37,7 @@ ENGINES = Part(
         f"{_CORE}/executor/*.py": (
             "atom-core/tests/test_ranks_agree.py",
             "atom-core/tests/test_data_parallel_settings.py",
+            "atom-core/tests/test_pipeline_parallel_settings.py",
         ),
         f"{_CORE}/executor/processes/*.py": ("atom-core/tests/test_rank_processes.py",),
         "atom-models/src/atom_models/drafting/*.py": _DRAFTING_TESTS,

@@ -1,4 +1,4 @@
-"""Settings: flags and keywords, what is chosen where they are open, and the machine that choices go by."""
+"""Settings: flags and keywords, their names in ROCm/ATOM, what is chosen where they are open, and the machine that choices go by."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ _SETTINGS_TESTS = (
     "atom-core/tests/test_numbers_of_settings.py",
     "atom-core/tests/test_engine_args.py",
     "atom-core/tests/test_data_parallel_settings.py",
+    "atom-core/tests/test_pipeline_parallel_settings.py",
+    "atom-core/tests/test_kv_events.py",
     "atom-core/tests/test_drafting_checkpoints.py",
     "atom-core/tests/test_whole_draft_models.py",
+    "atom-compat/tests/test_compat_commands.py",
 )
 HARMLESS: Harmless = {}
 
@@ -19,6 +22,7 @@ SETTINGS = Part(
     name="settings",
     files={
         f"{_CORE}/config/*.py": _SETTINGS_TESTS,
+        "atom-compat/src/atom/**/*.py": ("atom-compat/tests/test_compat_commands.py",),
         "atom-kernels/src/atom_kernels/platform/*.py": ("atom-kernels/tests/test_platform.py",),
     },
     operators=GENERAL_OPERATORS,
