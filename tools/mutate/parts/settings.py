@@ -1,4 +1,4 @@
-"""Settings: flags and keywords, their names in ROCm/ATOM, what is chosen where they are open, and the machine that choices go by."""
+"""Settings: flags, keywords, their names in ROCm/ATOM, what is chosen where they are open, and the machine."""
 
 from __future__ import annotations
 
