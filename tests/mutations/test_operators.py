@@ -8,6 +8,7 @@ import pytest
 
 from tools.mutate.mutation import mutations_of
 from tools.mutate.operators import ADAPTER_OPERATORS, GENERAL_OPERATORS
+from tools.mutate.unseen import UNSEEN_KEYWORDS
 
 # A line inside of a loop of a function -> kind, what is edited, into what.
 EXAMPLES = {
@@ -48,6 +49,8 @@ EXAMPLES = {
     "return a": {("went on", "return a", "pass")},
     "raise ValueError(f'{a} < 3', 3)": {("left out", "raise ValueError(f'{a} < 3', 3)", "pass")},
     "logger.info('%d', 3)": set(),
+    "return logger.error('%d', 3)": {("went on", "return logger.error('%d', 3)", "pass")},
+    "raise NotImplementedError": set(),
     "x: Literal['a', 3]": set(),
     "x = f'{a + 3}'": set(),
 }
@@ -62,6 +65,14 @@ def edits_of(path: Path, text: str, operators=GENERAL_OPERATORS) -> set[tuple[st
 def test_mistakes_are_made_of_a_line(line: str, tmp_path: Path):
     text = f'def run(self, a, b, c):\n    """Takes 3, not 4."""\n    for x in c:\n        {line}\n'
     assert edits_of(tmp_path / "code.py", text) == EXAMPLES[line]
+
+
+@pytest.mark.parametrize("keyword", UNSEEN_KEYWORDS)
+def test_a_keyword_that_nobody_could_see_is_left_alone(keyword: str, tmp_path: Path):
+    """Each has its reason beside it; the same value under another name is a mistake to find."""
+    path, text = tmp_path / "code.py", "class Options(Struct, {0}=True): ...\n\nx = f({0}=3)\n"
+    assert edits_of(path, text.format(keyword)) == set()
+    assert edits_of(path, text.format("seen")) == {("truth", "True", "False"), ("number", "3", "4")}
 
 
 def test_defaults_of_parameters_and_fields_become_others(tmp_path: Path):

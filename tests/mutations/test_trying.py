@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -85,39 +86,71 @@ def test_another_seed_takes_another_sample_and_one_seed_the_same():
     assert len(set(first) & set(spread(everything, 60))) < 20
 
 
-def test_a_mistake_meets_the_tests_that_call_its_function_the_quickest_file_first(mutations: list[Mutation]):
+def test_a_mistake_meets_the_tests_that_call_its_function_those_first_that_call_little_else(mutations: list[Mutation]):
     first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
+    much = [f"atom_made_up/other.py: f{number}" for number in range(9)]
     measured = {
-        first: {"first::a": (2.0, ["atom_made_up/code.py: fits"]), "first::b": (1.0, [])},
-        second: {"second::a": (1.0, ["atom_made_up/code.py: fits", "atom_made_up/code.py: size"])},
-        third: {"third::a": (0.5, ["atom_made_up/other.py: fits"])},
+        first: {"first::a": (1.0, [*much, "atom_made_up/code.py: fits"]), "first::b": (1.0, [])},
+        second: {"second::a": (2.0, ["atom_made_up/code.py: fits", "atom_made_up/code.py: size"])},
+        third: {"third::a": (0.5, ["atom_made_up/other.py: f1"])},
     }
     found = choosing.candidates(of(mutations, "a < LIMIT"), measured)
-    assert found == [(second, {"second::a": 1.0}), (first, {"first::a": 2.0})]
-    # What runs at import, or is remembered from an earlier test, may matter to each test beside one that uses the file.
-    beside = [(second, {"second::a": 1.0}), (first, {"first::a": 2.0, "first::b": 1.0})]
-    for before in ("3", "1 + LIMIT"):
-        assert choosing.candidates(of(mutations, before), measured) == beside
+    assert found == [(second, {"second::a": 2.0}), (first, {"first::a": 1.0})]
+    # What is remembered from an earlier test may matter to each test of a file that calls something of the source.
+    beside = [(first, {"first::a": 1.0, "first::b": 1.0}), (second, {"second::a": 2.0})]
+    assert choosing.candidates(of(mutations, "1 + LIMIT"), measured) == beside
     assert choosing.candidates(of(mutations, "3"), {third: measured[third]}) == [(third, {"third::a": 0.5})]
-    # Nobody knows what interpreted kernels call.
+    # Nobody knows what interpreted kernels call: they come last, and for a mistake in a kernel first.
     kernels = Path("triton_kernels/test_kernels.py")
     beside_kernels = {second: measured[second], kernels: {"kernels::a": (4.0, [])}}
-    found = choosing.candidates(of(mutations, "a < LIMIT"), beside_kernels)
-    assert found == [(second, {"second::a": 1.0}), (kernels, {"kernels::a": 4.0})]
+    in_code = [(second, {"second::a": 2.0}), (kernels, {"kernels::a": 4.0})]
+    assert choosing.candidates(of(mutations, "a < LIMIT"), beside_kernels) == in_code
+    path = mutations[0].path.with_name("triton_kernels.py")
+    path.write_text(CODE)
+    in_kernels = choosing.candidates(replace(of(mutations, "a < LIMIT"), path=path), beside_kernels)
+    assert in_kernels == in_code[::-1]
 
 
-def test_a_mistake_meets_the_quickest_tests_of_so_many_seconds():
+def test_a_mistake_outside_of_functions_meets_the_tests_of_those_that_read_its_name(tmp_path: Path):
+    compiler = "atom_core/structured_output/compiler.py"
+    assert f"{compiler}: Compilation.overdue" in choosing.readers(compiler, "QUEUE_SECONDS")
+    assert choosing.readers(compiler, "_key")
+    assert not choosing.readers("atom_kernels/formats/integers.py", "_key")  # a private name is its own file's
+    code = mutations_in(tmp_path, "LIMIT_OF_NOBODY = 3\n\nclass OptionsOfNobody:\n    size: int = 4\n")
+    for word, before in (("LIMIT_OF_NOBODY", "3"), ("OptionsOfNobody", "4")):
+        tests, other = tmp_path / f"test_{word}.py", {Path("test_other.py"): {"other::a": (1.0, [])}}
+        tests.write_text(f"def test_it():\n    assert {word}\n")
+        measured = {tests: {"code::a": (1.0, [])}, **other}
+        assert choosing.candidates(of(code, before), measured, may_guess=False) == [(tests, {"code::a": 1.0})]
+        assert choosing.candidates(of(code, before), other, may_guess=False) == []
+
+
+def test_a_default_of_a_parameter_meets_the_tests_that_name_the_function_too(tmp_path: Path):
+    """Those that call it may all give the argument."""
+    calls, table = Path("test_calls.py"), tmp_path / "test_table.py"
+    table.write_text("DEFAULTS = {'code.fits_nobody': {'most': 5}}\n")
+    measured = {
+        calls: {"calls::a": (1.0, ["atom_made_up/code.py: fits_nobody"])},
+        table: {"table::a": (0.5, [])},
+    }
+    code = mutations_in(tmp_path, "def fits_nobody(a, most=5):\n    return a < most\n")
+    assert choosing.candidates(of(code, "5"), measured) == [(table, {"table::a": 0.5}), (calls, {"calls::a": 1.0})]
+    assert choosing.candidates(of(code, "a < most"), measured) == [(calls, {"calls::a": 1.0})]
+
+
+def test_a_mistake_meets_the_nearest_file_whole_and_some_of_each_other_before_the_slow_tests_of_one():
     first, second, third = Path("test_first.py"), Path("test_second.py"), Path("test_third.py")
     chosen = [
         (first, {"first::a": 2.0, "first::b": 50.0}),
         (second, {"second::a": 1.0, "second::b": 30.0}),
-        (third, {"third::a": 31.0}),
+        (third, {"third::a": 2.0}),
     ]
-    # A file that is begun counts as two seconds more.
-    assert choosing.quickest(chosen, limit=37.0) == [(first, {"first::a": 2.0}), (second, chosen[1][1])]
-    assert choosing.quickest(chosen, limit=36.9) == [(first, {"first::a": 2.0}), (second, {"second::a": 1.0})]
-    assert choosing.quickest(chosen, limit=float("inf")) == chosen
-    assert choosing.quickest(chosen, limit=2.9) == []
+    # A file that is begun counts as a second more: 53 of the first, then 2 and 3.
+    assert choosing.within(chosen, limit=88.0) == chosen
+    assert choosing.within(chosen, limit=87.9) == [chosen[0], (second, {"second::a": 1.0}), chosen[2]]
+    assert choosing.within(chosen, limit=57.9) == [chosen[0], (second, {"second::a": 1.0})]
+    assert choosing.within(chosen, limit=0.0) == [chosen[0]]
+    assert choosing.within(chosen, limit=float("inf")) == chosen
 
 
 def test_tests_that_a_part_does_not_name_are_met_if_they_are_known_to_use_the_file(mutations: list[Mutation]):
@@ -151,6 +184,25 @@ def test_calls_of_the_product_are_noted_since_the_last_beginning(mutations: list
     module.fits(1)
     assert noted == [{"fits"}, set(), {"fits"}, {"size"}, {"fits"}]
     assert calls.begin() == set()
+
+
+def test_kernels_are_interpreted_in_a_process_of_their_own_and_without_a_gpu(tmp_path: Path):
+    """Other tests would see Triton where they expect none; on a machine with a GPU kernels would run there."""
+    folder = tmp_path / "triton_kernels"
+    folder.mkdir()
+    (tmp_path / "test_a.py").write_text("import os\n\ndef test_a():\n    assert 'TRITON_INTERPRET' not in os.environ\n")
+    hidden = "os.environ['TRITON_INTERPRET'] == '1' and os.environ['CUDA_VISIBLE_DEVICES'] == ''"
+    (folder / "test_b.py").write_text(f"import os\n\ndef test_b():\n    assert {hidden}\n")
+    run = (
+        "import pathlib, sys; from tools.mutate import forked; from tools.mutate.settings import hide_gpus\n"
+        "forked._OPTIONS = ('-q', '-p', 'no:cacheprovider'); hide_gpus(); plugin = object()\n"
+        "sys.exit(forked._run_tests(sys.argv[1:], None, plugin, pathlib.Path('tests')))"
+    )
+    files = [tmp_path / "test_a.py", folder / "test_b.py", tmp_path / "test_a.py"]
+    command = [sys.executable, "-c", run, *map(str, files)]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+    assert subprocess.run(command, cwd=tmp_path, env=environment, timeout=60, check=False).returncode == 0
 
 
 class Countdown:
@@ -222,7 +274,7 @@ def test_survivors_are_reported_and_fail_the_command(
     ("part", "flags"),
     [
         ("adapters", ["--kind", "arguments", "layout", "skipped", "enum"]),
-        ("sampler", ["--only", "sampling_extras", "--kind", "comparison", "arithmetic", "left out"]),
+        ("sampler", ["--only", "sampling/extras", "--kind", "comparison", "arithmetic", "left out"]),
         ("scheduler", ["--only", "block_pool", "--kind", "comparison", "arithmetic", "condition", "went on"]),
     ],
 )

@@ -3,8 +3,9 @@
 ``python -m tools.mutate --part sampler --sample 60`` tries as many, spread over the files of a part; without ``--part``
 as many of each part, without ``--sample`` all. ``--seed 2`` takes another sample. ``--only scheduler.py --kind number``
 takes some. A mistake meets the tests that call its function, in the files that its part names, and with ``--all-tests``
-in all others too; the quickest come first, and ``--longest 60`` ends with so many seconds of them. It lives in the
-memory of one process: no file is changed. What survived is written to `.mutations/PART.txt`, and tried once more by
+in all others too. The nearest files come first, and of a file the quickest tests; ``--longest 60`` ends with so many
+seconds of the files that are named, and as many of the others. It lives in the memory of one process: no file is
+changed. What survived is written to `.mutations/PART.txt`, and tried once more by
 ``--again``. The exit status is 1 if any mistake passed all tests that is not listed in the part's `HARMLESS`, with a
 reason.
 """
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=float("inf"),
         help="begin no mistake later: what was not tried is not counted",
     )
-    parser.add_argument("--longest", type=float, default=float("inf"), help="seconds of tests that a mistake meets")
+    parser.add_argument(
+        "--longest", type=float, default=float("inf"), help="seconds of tests of its part, and of others"
+    )
     parser.add_argument("--all-tests", action="store_true", help="those that parts do not name, too")
     parser.add_argument("--skip-failing", action="store_true", help="leave out tests that fail without any mistake")
     parser.add_argument("--list", action="store_true", help="only print them")

@@ -7,7 +7,7 @@ import threading
 from types import CodeType, FrameType
 from typing import Any
 
-_PRODUCT = "/src/atom_"
+_PRODUCT = ("/src/atom/", "/src/atom_")
 
 
 class Calls:
@@ -64,5 +64,5 @@ class Calls:
         return self._monitoring.DISABLE
 
     def _note(self, code: CodeType) -> None:
-        if _PRODUCT in code.co_filename:
+        if any(folder in code.co_filename for folder in _PRODUCT):
             self.now.add(code)

@@ -17,13 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tools.mutate.mutation import ROOT, Mutation
-from tools.mutate.settings import interpret_triton, use_one_thread
+from tools.mutate.settings import hide_gpus, interpret_triton, use_one_thread
 
-_PRODUCT = ("atom_kernels", "atom_models", "atom_core", "atom_server", "atom_vllm")
+_PRODUCT = ("atom_kernels", "atom_models", "atom_core", "atom_server", "atom_vllm", "atom")
 # Slow to import, and nothing that a mistake could be in.
 _IMPORTED_ONCE = (
     "numpy",
@@ -55,6 +56,7 @@ def prepare() -> None:
     os.chdir(ROOT)
     os.nice(5)
     use_one_thread()
+    hide_gpus()
     for name in _IMPORTED_ONCE:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
@@ -142,20 +144,37 @@ def _end_group(process: int) -> None:
 
 
 def _run_tests(tests: Sequence[str], mutation: Mutation | None, plugin: Any, folder: Path) -> int:
-    import pytest
-
     os.setpgid(0, 0)
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silent, stream)
-    if any(is_interpreted(Path(test)) for test in tests):
-        interpret_triton()
     if mutation is not None:
         sys.meta_path.insert(0, MutatedModule(mutation))
     # A mistake is found once; and by a file at a time: those after it are not even imported.
     options = [*_OPTIONS, f"--basetemp={folder}", *(["-x"] if mutation else [])]
+    for interpreted, group in itertools.groupby(tests, key=lambda test: is_interpreted(Path(test))):
+        run = partial(_run_in_turn, list(group), options, plugin, interpreted=interpreted)
+        status = _in_a_process(run) if len({is_interpreted(Path(test)) for test in tests}) > 1 else run()
+        if status:
+            return status
+    return 0
+
+
+def _run_in_turn(tests: Sequence[str], options: Sequence[str], plugin: Any, *, interpreted: bool) -> int:
+    import pytest
+
+    if interpreted:
+        interpret_triton()
     statuses = (int(pytest.main([*options, test], plugins=[plugin])) for test in tests)
     return next((status for status in statuses if status not in PASSED), 0)
+
+
+def _in_a_process(run: Callable[[], int]) -> int:
+    """Triton is interpreted for a whole process: other tests would see kernels where they expect none, and fail."""
+    process = os.fork()
+    if process == 0:
+        os._exit(run())
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 class MutatedModule(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tools.mutate import forked
+from tools.mutate import calls, forked, settings
 from tools.mutate.calls import Calls
 from tools.mutate.forked import PASSED, SOME_FAILED, TestRun, is_interpreted, side_by_side
 from tools.mutate.mutation import ROOT
@@ -27,7 +27,7 @@ from tools.mutate.mutation import ROOT
 FOLDER = ROOT / ".mutations"
 # A mistake that makes a test this many times slower than it was while measured, and as many seconds more, is found.
 TIMES, SECONDS = 3, 20
-# Test id -> its seconds, and the functions it called, each as "file: name".
+# Test id -> its seconds, and the functions it called, each as "file: qualified name".
 Measured = dict[str, tuple[float, list[str]]]
 
 
@@ -64,7 +64,7 @@ class Called:
         for definitions in item._fixtureinfo.name2fixturedefs.values():
             for definition in definitions:
                 called |= self._of_fixture.get(id(definition), set())
-        names = sorted({f"{code.co_filename.split('/src/')[1]}: {code.co_name}" for code in called})
+        names = sorted({f"{code.co_filename.split('/src/')[1]}: {code.co_qualname}" for code in called})
         self._measured[item.nodeid] = (time.perf_counter() - start, names)
         return result
 
@@ -160,6 +160,6 @@ def _product() -> bytes:
         "tests/support/**/*.py",
     )
     files = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
-    return hashlib.sha256(
-        b"".join(path.read_bytes() for path in [ROOT / "conftest.py", Path(forked.__file__), *files])
-    ).digest()
+    ours = [Path(str(module.__file__)) for module in (forked, calls, settings)]
+    read = (path.read_bytes() for path in [ROOT / "conftest.py", Path(__file__), *ours, *files])
+    return hashlib.sha256(b"".join(read)).digest()

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.mutate.unseen import is_unseen
+
 ROOT = Path(__file__).resolve().parents[2]
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_WORDS_FOR_PEOPLE = ("debug", "info", "warning", "error", "exception", "critical", "log")
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,12 @@ class Mutation:
     @property
     def enclosing(self) -> Scope | None:
         """The innermost function or class that it is in."""
-        inside = [node for node in _scopes(self.path) if node.lineno <= self.line <= (node.end_lineno or 0)]
-        return inside[-1] if inside else None
+        return self.scopes[-1] if self.scopes else None
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """The functions and classes that it is in, the outermost first."""
+        return [node for node in _scopes(self.path) if node.lineno <= self.line <= (node.end_lineno or 0)]
 
     @property
     def lot(self) -> str:
@@ -134,11 +139,7 @@ def _line(node: Scope) -> int:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-        return
-    if isinstance(node, ast.JoinedStr) or _is_log_line(node):
-        return
-    if isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: only a mistake of ours would meet it
+    if is_unseen(node):
         return
     yield node
     if isinstance(node, ast.Raise):
@@ -149,12 +150,3 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 yield from _walk(child)
-
-
-def _is_log_line(node: ast.AST) -> bool:
-    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
-        return False
-    called = node.value.func
-    if not (isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name)):
-        return False
-    return called.attr in _WORDS_FOR_PEOPLE and "log" in called.value.id.lower()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.mutate.choosing import candidates, quickest
+from tools.mutate.choosing import candidates, within
 from tools.mutate.forked import TestRun, side_by_side
 from tools.mutate.measuring import SECONDS, TIMES, Measured, Only
 from tools.mutate.mutation import ROOT, Mutation
@@ -42,7 +42,7 @@ def try_all(
     """Tries each by the tests of the files that its own names, then by others that were measured.
 
     Args:
-        longest: seconds of tests that a mistake meets, the quickest first.
+        longest: seconds of tests of its own files that a mistake meets, and of others as many.
         deadline: when by `time.monotonic` no other is begun any more.
     """
     begin, trials = time.monotonic(), []
@@ -60,9 +60,8 @@ def try_all(
 def _start(mutation: Mutation, named: Sequence[Path], measured: Mapping[Path, Measured], longest: float) -> TestRun:
     ast.parse(mutation.apply())  # what is no program would be found by any test
     others = {file: tests for file, tests in measured.items() if file not in named}
-    chosen = quickest(candidates(mutation, {file: measured[file] for file in named}), limit=longest)
-    left = longest - sum(seconds for _, tests in chosen for seconds in tests.values())
-    chosen += quickest(candidates(mutation, others, may_guess=False), limit=left)
+    chosen = within(candidates(mutation, {file: measured[file] for file in named}), limit=longest)
+    chosen += within(candidates(mutation, others, may_guess=False), limit=longest)
     files = [file.relative_to(ROOT).as_posix() for file, _ in chosen]
     seconds = {name: test for _, tests in chosen for name, test in tests.items()}
     limit = TIMES * sum(seconds.values()) + 10 * SECONDS

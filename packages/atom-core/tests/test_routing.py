@@ -11,8 +11,9 @@ import pytest
 from atom_core.engine.replicas.known_blocks import KnownBlocks
 from atom_core.engine.replicas.open_samples import OpenSamples
 from atom_core.engine.replicas.router import Route, Router
+from atom_core.engine.replicas.status import total_stats
 from atom_core.kv_cache import BlockTable, KVCacheConfig, PagedCache
-from atom_core.messages import EngineOutput, Prompt, SamplingParams, Submission
+from atom_core.messages import EngineOutput, Prompt, SamplingParams, StepStats, Submission
 from atom_core.messages.requests import RequestKind
 
 BLOCK = 4
@@ -74,6 +75,23 @@ def test_of_many_prompts_fewer_blocks_of_each_are_compared():
     router.route(prompt_of(1), IDLE)
     assert router.route(prompt_of(1), IDLE, most_blocks=3).num_to_compute == 41 - 3 * BLOCK
     assert router.route(prompt_of(1), IDLE, most_blocks=0).num_to_compute == 41
+
+
+def test_of_one_long_prompt_1024_blocks_are_compared():
+    router = make_router(num_blocks=4096)
+    assert [router.route(prompt_of(1, 5000), IDLE).num_to_compute for _ in range(2)] == [5000, 5000 - 1024 * BLOCK]
+
+
+def test_counts_of_several_engines_are_summed_field_by_field():
+    names = [name for name in StepStats.__struct_fields__ if name != "num_accepted_tokens_per_pos"]
+
+    def stats_of(first: int, accepted: tuple[int, ...]) -> StepStats:
+        numbers = {name: first * (place + 1) for place, name in enumerate(names)}
+        return StepStats(**numbers, num_accepted_tokens_per_pos=accepted)
+
+    one, other = stats_of(1, (5, 3, 1)), stats_of(10, (4,))
+    assert total_stats([one]) is one
+    assert total_stats([one, other]) == stats_of(11, (9, 3, 1))
 
 
 def test_where_caches_find_no_prefixes_only_the_load_counts():

@@ -78,6 +78,8 @@ def test_a_machine_that_aiter_does_not_have_cannot_be_simulated(arch, release):
 
 def test_another_platform_stands_in_for_this_machine_for_a_while():
     here = detect_platform()
+    with use_platform(Platform.rocm("gfx942")) as alone:
+        assert detect_platform() is alone
     with use_platform(Platform.rocm("gfx942")), use_platform(Platform.rocm("gfx950")) as inner:
         assert detect_platform() is inner
     assert detect_platform() is here
@@ -101,9 +103,74 @@ def test_a_card_that_tells_its_processors_and_its_memory_is_believed_and_others_
     assert make_platform().num_processors == 0
 
 
-def test_an_nvidia_card_from_before_ampere_prefers_float32():
-    platform = make_platform(torch_build="cuda", num_devices=1, device_arch="sm_75")
-    assert platform.preferred_dtype == "float32"
+# The makers' data sheets: processors of a card, bytes a second of its memory, bytes that one program may have.
+CARDS = {
+    "gfx942": (304, 5.3e12, 64 * 1024),
+    "gfx950": (256, 8.0e12, 160 * 1024),
+    "sm_80": (108, 2.0e12, 163 * 1024),
+    "sm_90": (132, 3.35e12, 227 * 1024),
+    "sm_100": (148, 8.0e12, 227 * 1024),
+    "sm_77": (100, 1.0e12, 64 * 1024),
+}
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_a_card_that_is_only_thought_of_has_the_size_of_its_makers_data_sheet(arch):
+    build = "rocm" if arch.startswith("gfx") else "cuda"
+    platform = make_platform(torch_build=build, num_devices=2, device_arch=arch, device_name="a card")
+    assert (platform.num_processors, platform.bytes_per_second, platform.local_memory) == CARDS[arch]
+    assert (platform.name, platform.arch, platform.num_devices) == ("a card", arch, 2)
+
+
+def test_a_cpu_has_no_card_of_any_size():
+    platform = make_platform(cpu_name="Some CPU", machine="aarch64", num_cores=7, cpu_features=frozenset({"sve"}))
+    assert (platform.num_devices, platform.num_processors, platform.bytes_per_second) == (0, 0, 0.0)
+    assert platform.local_memory == sys.maxsize
+    assert (platform.name, platform.arch, platform.num_cores) == ("Some CPU", "aarch64", 7)
+    assert platform.cpu_features == {"sve"}
+
+
+def test_facts_that_nobody_gave_are_those_of_a_small_cpu_with_onednn():
+    facts = Facts()
+    assert not facts.on_gpu
+    assert (facts.num_devices, facts.num_processors, facts.bytes_per_second, facts.num_cores) == (0, 0, 0.0, 1)
+    assert (facts.torch_build, facts.machine, facts.cpu_name) == ("cpu", "x86_64", "unknown CPU")
+    assert (facts.mkldnn, facts.triton_interpret, facts.device_name, facts.device_arch) == (True, False, "", "")
+    platform = platform_from_facts(facts)
+    assert (platform.backends, platform.batch_invariant) == (("native", "onednn", "torch"), False)
+    assert platform.why_not("triton") == "triton is not installed"
+    assert make_platform(mkldnn=False).why_not("onednn") == "torch was built without oneDNN, or it is off"
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_75", "float32"), ("sm_79", "float32"), ("sm_80", "bfloat16")])
+def test_an_nvidia_card_from_before_ampere_prefers_float32(arch, dtype):
+    platform = make_platform(torch_build="cuda", num_devices=1, device_arch=arch)
+    assert platform.preferred_dtype == dtype
+    assert arch in platform.bf16_reason
+    assert ("emulates" in platform.bf16_reason) == (dtype == "float32")
+
+
+def test_amds_cards_multiply_bfloat16():
+    assert make_platform(**ROCM).fast_bf16
+
+
+def test_an_nvidia_card_can_be_thought_of():
+    platform = Platform.nvidia("sm_90")
+    assert (platform.vendor, platform.device, platform.num_devices, platform.name) == (
+        "nvidia",
+        "cuda",
+        1,
+        "NVIDIA sm_90",
+    )
+    assert platform.float8 == "float8_e4m3fn"
+    assert platform.why_not("native") == "native kernels are for CPUs"
+    assert platform.why_not("onednn") == "oneDNN is for CPUs"
+
+
+def test_an_aiter_that_is_installed_where_it_cannot_run_is_named():
+    platform = make_platform(**{**ROCM, "device_arch": "gfx1100"}, aiter_version="0.1.20")
+    assert (platform.why_not("aiter") or "").endswith("this is gfx1100 (amd-aiter 0.1.20 is installed)")
+    assert "installed" not in (make_platform(**{**ROCM, "device_arch": "gfx1100"}).why_not("aiter") or "")
 
 
 def test_triton_needs_a_gpu_or_its_interpreter():
@@ -135,6 +202,12 @@ def test_native_kernels_are_for_cpus_only():
         ({"avx512_bf16"}, 0.3, "bfloat16", "0.30x"),
         ({"amx_bf16", "avx512_bf16"}, 0.2, "bfloat16", "amx_bf16"),
         ({"avx512_bf16"}, 9.0, "float32", "9.00x"),
+        ({"avx512_bf16"}, 1.99, "bfloat16", "1.99x"),
+        ({"avx512_bf16"}, 2.0, "float32", "2.00x"),
+        ({"avx512_bf16"}, None, "bfloat16", "the CPU has avx512_bf16"),
+        ({"bf16"}, None, "bfloat16", "the CPU has bf16"),
+        ({"arm_bf16"}, None, "bfloat16", "the CPU has arm_bf16"),
+        ({"sve_bf16"}, None, "bfloat16", "the CPU has sve_bf16"),
     ],
 )
 def test_bfloat16_is_chosen_by_cpu_flags_and_a_measurement(features, slowdown, dtype, words):

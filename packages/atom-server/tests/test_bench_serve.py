@@ -180,6 +180,8 @@ def test_a_report_is_one_page_with_figures_and_charts(server, tmp_path):
         (["--goodput", "itl:3"], "metrics are ttft, tpot, e2el"),
         (["--metadata", "x"], "is not KEY=VALUE"),
         (["--backend", "triton"], "invalid choice"),
+        (["--random-prefix-len", "-1"], "-1 is not at least 0"),
+        (["--logprobs", "-1"], "-1 is not at least 0"),
     ],
 )
 def test_flags_that_mean_nothing_are_refused(flags, reason, capsys):

@@ -15,6 +15,7 @@ _CONNECTION_TESTS = (
     "atom-server/tests/test_bodies_and_trailers.py",
     "atom-server/tests/test_who_may_ask.py",
     "atom-server/tests/test_long_texts.py",
+    "atom-server/tests/test_tls_and_sockets.py",
 )
 _BODY_TESTS = (
     "atom-server/tests/test_read_bodies.py",
@@ -30,6 +31,7 @@ _KEY_TESTS = (
     "atom-server/tests/test_keys.py",
     "atom-server/tests/test_rate_limits.py",
     "atom-server/tests/test_who_may_ask.py",
+    "atom-server/tests/test_tls_and_sockets.py",
 )
 _QUEUE_TESTS = (
     "atom-core/tests/test_fair_shares.py",

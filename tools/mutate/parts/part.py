@@ -34,12 +34,12 @@ class Part:
 
     @cached_property
     def tests_of_file(self) -> dict[Path, list[Path]]:
-        """Each source file and its test files."""
+        """Each source file and its test files, the last of which has the defaults of its package, where it has any."""
         found: dict[Path, list[Path]] = {}
         for pattern, tests in self.files.items():
             for path in sorted(PACKAGES.glob(pattern)):
                 if path.name not in self.left_out:
-                    found.setdefault(path, [PACKAGES / test for test in tests])
+                    found.setdefault(path, [*(PACKAGES / test for test in tests), *_table_of_defaults(path)])
         return found
 
     @cached_property
@@ -59,3 +59,8 @@ class Part:
             ):
                 return reason
         return None
+
+
+def _table_of_defaults(path: Path) -> list[Path]:
+    package = path.relative_to(PACKAGES).parts[0]
+    return list(PACKAGES.glob(f"{package}/tests/test_defaults_of_*.py"))

@@ -41,6 +41,11 @@ _PLAN_TESTS = (
     "atom-core/tests/test_cache_size.py",
     "atom-core/tests/test_tensor_parallel_refusals.py",
 )
+_PACKED_TESTS = (
+    "atom-kernels/tests/test_packed_numbers.py",
+    "atom-kernels/tests/test_packed_choice.py",
+    "atom-kernels/tests/triton_kernels/test_triton_packed.py",
+)
 HARMLESS: Harmless = {
     ("awq_gptq.py: to_parts", "0", "1"): "which zero point the others are compared with is no matter: all must be one",
 }
@@ -49,6 +54,10 @@ QUANTIZATION = Part(
     name="quantization",
     files={
         f"{_KERNELS}/formats/*.py": _FORMAT_TESTS,
+        f"{_KERNELS}/linear/triton/launch_model.py": _PACKED_TESTS,
+        f"{_KERNELS}/linear/triton/config_choice.py": _PACKED_TESTS,
+        f"{_KERNELS}/linear/triton/skinny_configs.py": _PACKED_TESTS,
+        f"{_KERNELS}/linear/triton/packed_weights.py": _PACKED_TESTS,
         f"{_MODELS}/quantization/**/*.py": _LAYOUT_TESTS,
         f"{_MODELS}/requirements/*.py": _PLAN_TESTS,
     },

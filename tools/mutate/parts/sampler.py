@@ -28,7 +28,6 @@ _ANY_PIVOTS = "any pivots would do: they make the search short and decide nothin
 _HOW_SOON = "any key between ends the search: how soon is its speed alone"
 HARMLESS: Harmless = {
     ("sampling/contract.py: _sample_row", "top_p < 1", "top_p <= 1"): "the tokens that reach all of the mass are all",
-    ("token_masks.py: words_of_masks", "True", "False"): "on a GPU a copy that is waited for is the same copy",
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
     ("masks.py: _make_inputs", "*", "*"): _EXAMPLES,

@@ -24,6 +24,8 @@ _TESTS = (
     "atom-core/tests/test_states_in_slots.py",
     "atom-core/tests/test_not_finite.py",
     "atom-core/tests/test_fair_shares.py",
+    "atom-core/tests/test_scheduler_stages.py",
+    "atom-core/tests/test_deadlines.py",
 )
 _PAGE_TESTS = (*_TESTS, "atom-core/tests/test_cache_layouts.py", "atom-core/tests/test_ranks_agree.py")
 
@@ -41,9 +43,11 @@ SCHEDULER = Part(
     files={
         f"{_CORE}/scheduler/*.py": _TESTS,
         f"{_CORE}/kv_cache/*.py": _TESTS,
+        f"{_CORE}/kv_events/*.py": ("atom-core/tests/test_kv_events.py",),
         f"{_CORE}/speculation/*.py": (
             "atom-core/tests/test_scheduler_numbers.py",
             "atom-core/tests/test_drafters.py",
+            "atom-core/tests/test_drafts_pay.py",
             "atom-core/tests/test_scheduler_drafts.py",
             "atom-core/tests/test_scheduler_model_drafts.py",
             "atom-core/tests/test_one_step_ahead.py",

@@ -22,7 +22,7 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--burstiness", type=rate, default=1.0, help="1 is Poisson; less is more bursty")
     load.add_argument("--max-concurrency", type=count, help="requests at once, at most")
     load.add_argument("--ignore-eos", action="store_true", help="answers of full length")
-    load.add_argument("--logprobs", type=int, help="log-probabilities of each token to ask for")
+    load.add_argument("--logprobs", type=_not_negative, help="log-probabilities of each token to ask for")
     load.add_argument("--seed", type=int, default=0)
     load.add_argument("--profile", action="store_true", help="trace the server meanwhile")
     told = parser.add_argument_group("result")
@@ -61,7 +61,7 @@ def _add_datasets(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--random-input-len", type=count, default=1024, help="tokens of a prompt")
     group.add_argument("--random-output-len", type=count, default=128, help="tokens of an answer, at most")
     group.add_argument("--random-range-ratio", type=_share, default=1.0, help="lengths go from this share up to all")
-    group.add_argument("--random-prefix-len", type=int, default=0, help="tokens that all prompts begin with")
+    group.add_argument("--random-prefix-len", type=_not_negative, default=0, help="tokens that all prompts begin with")
     group.add_argument("--sharegpt-output-len", type=count, help="tokens of an answer (default: as the dataset has)")
     group.add_argument("--custom-output-len", type=int, default=256, help="the same; -1 takes output_tokens of a line")
     group.add_argument("--sonnet-input-len", type=count, default=550)
@@ -79,6 +79,12 @@ def count(text: str) -> int:
     """A number of at least 1."""
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def _not_negative(text: str) -> int:
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
     return value
 
 
