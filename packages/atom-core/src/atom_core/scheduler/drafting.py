@@ -78,7 +78,7 @@ class Drafting:
     def take_report(self, plan: StepPlan, step: SchedulerOutput, output: ModelOutput) -> None:
         """Note what the step took, if it had decodes alone, how many drafts were accepted, and which were made."""
         now = self._clock()
-        if all(row.num_new_tokens == 1 for row in plan.rows):
+        if plan.rows and all(row.num_new_tokens == 1 for row in plan.rows):
             self._speculation.take_step(
                 len(plan.rows) + plan.num_drafts,
                 now - self._last_report,
