@@ -77,6 +77,9 @@ class QuietRunner:
     def profile(self, *, start):
         pass
 
+    def close(self):
+        pass
+
     def _maybe_fail(self, place):
         where, _, rest = self._config.model.name.partition(" ")
         who, _, what = rest.partition(" ")

@@ -84,6 +84,8 @@ class FakeDevice:
 
     def profile(self, *, start: bool) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class TracingExecutor(InlineExecutor):
     """Notes when steps are submitted and when their tokens are read."""

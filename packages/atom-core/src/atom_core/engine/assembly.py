@@ -7,6 +7,7 @@ import msgspec
 from atom_core.config.sections import EngineConfig
 from atom_core.engine.info import EngineInfo
 from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
 from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
 from atom_core.worker.runner import RunnerInfo
@@ -27,6 +28,7 @@ def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
             names_cover_next=config.speculation is not None and config.speculation.keeps_by_next,
         ),
         speculation=make_speculation(config.speculation),
+        elsewhere=None if config.cache.offload is None else OffloadedBlocks(*runner.offload_places),
     )
 
 

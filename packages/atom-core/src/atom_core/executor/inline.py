@@ -43,6 +43,7 @@ class InlineExecutor:
 
     def shutdown(self) -> None:
         self._thread.shutdown(wait=True)
+        self._runner.close()
 
 
 class InlineStepHandle:

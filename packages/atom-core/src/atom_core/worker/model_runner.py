@@ -6,12 +6,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 
 from atom_core.config.sections import EngineConfig
-from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
+from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs, TransferResult
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.devices.factory import device_of
 from atom_core.worker.drafting.model_drafter import ModelDrafter
@@ -20,6 +21,7 @@ from atom_core.worker.model.compilation import CompilationWatch
 from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, load_with_cache
+from atom_core.worker.offload.mover import BlockMover
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
@@ -90,7 +92,9 @@ class ModelRunner:
         self._profiler = TorchProfiler(config.profiler, config.parallel.name_of(ranks.rank))
         self._pooler = Pooler()
         self._embeds = False
-        self._forward: Forward | None = None
+        # A step with nothing to compute stands for itself.
+        self._forward: Forward | SchedulerOutput | None = None
+        self._mover: BlockMover | None = None
 
     @torch.inference_mode()
     def load(self) -> RunnerInfo:
@@ -98,7 +102,7 @@ class ModelRunner:
         config = self._config
         self._device.begin(config.parallel.num_threads)
         self._model, loaded = load_with_cache(config, self._load_model, self._ranks, device=self._device)
-        self._state_slots = loaded.state_slots
+        self._state_slots, self._mover = loaded.state_slots, loaded.mover
         self._compilation = CompilationWatch() if config.compile.level else None
         self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
         return RunnerInfo(
@@ -110,14 +114,20 @@ class ModelRunner:
             timings=loaded.timings,
             choices=[*loaded.choices, *self._steps.choices],
             launches=self._device.launches,
+            offload_places=loaded.offload_places,
         )
 
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> None:
         """Compute the step's tokens and the logits of the rows that sample; `sample` must follow."""
+        if step.transfers is not None and self._mover is not None:
+            self._mover.begin(step.transfers)
         self._states.update(step)
         if step.new_requests or step.dropped_request_ids:
             self._embeds = self._pooler.update(step)
+        if not step.scheduled:
+            self._forward = step
+            return
         rows = StepRows.of(step, self._states.slots)
         judges = self._judges_prompts(rows)
         batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
@@ -137,6 +147,9 @@ class ModelRunner:
         if self._forward is None:
             raise RuntimeError("sample() before forward(): there is no step to sample")
         forward, self._forward = self._forward, None
+        if isinstance(forward, SchedulerOutput):
+            output = ModelOutput(forward.step_id, [], transfers=self._ended(forward))
+            return lambda: output
         with self._profiler.mark("sample"):
             ids = None if masks else self._steps.replay_sampler(forward.batch)
             if ids is None:
@@ -144,8 +157,8 @@ class ModelRunner:
             else:
                 sampled = Sampled(ids, {})
         ids = self._with_drafts(forward, sampled.token_ids)
-        late = self._num_late()
-        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **late))
+        also = self._num_late() | {"transfers": self._ended(forward.step)}
+        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **also))
 
     @torch.inference_mode()
     def prepare(self) -> bool:
@@ -164,7 +177,18 @@ class ModelRunner:
         else:
             logger.info("wrote the trace %s", self._profiler.stop())
 
-    def _num_late(self) -> dict[str, int]:
+    def close(self) -> None:
+        """Let go of what outlives this object: threads and files of blocks that left the cache."""
+        if self._mover is not None:
+            self._mover.close()
+
+    def _ended(self, step: SchedulerOutput) -> tuple[TransferResult, ...]:
+        """Transfers that the step awaits, and that have ended."""
+        if step.transfers is None or self._mover is None:
+            return ()
+        return self._mover.results(step.transfers, wait_for_one=not step.scheduled)
+
+    def _num_late(self) -> dict[str, Any]:
         """What steps waited for, as `ModelOutput` has it: nothing compiles but the first steps of some shape."""
         compilation = self._compilation
         return {

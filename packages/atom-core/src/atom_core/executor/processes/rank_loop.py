@@ -95,6 +95,8 @@ class _Rank:
             while (data := self._channel.receive()) is not None:
                 message = decode_to_rank(data)
                 if isinstance(message, Leave):
+                    if self._runner is not None:
+                        self._runner.close()
                     break
                 self._handle(message)
         except Exception as error:
@@ -148,6 +150,8 @@ class _Rank:
         self._answer(Joined())
 
     def _load(self, config: EngineConfig) -> None:
+        if self._runner is not None:
+            self._runner.close()
         self._runner = None  # gives its memory back first
         gc.unfreeze()
         gc.collect()

@@ -13,6 +13,8 @@ from atom_core.worker.cache.states import StateSlots
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.devices.protocol import WorkerDevice
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.offload.loading import make_mover, size_offload
+from atom_core.worker.offload.mover import BlockMover
 from atom_core.worker.ranks.protocol import WorkerRanks
 
 LoadModel = Callable[[EngineConfig, WorkerRanks], EngineModel]
@@ -30,6 +32,8 @@ class LoadReport:
         weights_per_token: about how many each token is multiplied by; 0 where nothing asks for it.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
+        offload_places: places for blocks that leave the cache, in memory and on a disk.
+        mover: moves them; None where there are none.
     """
 
     pages: CachePages
@@ -38,6 +42,8 @@ class LoadReport:
     weights_per_token: int
     timings: dict[str, float]
     choices: tuple[str, ...]
+    offload_places: tuple[int, int] = (0, 0)
+    mover: BlockMover | None = None
 
 
 def load_with_cache(
@@ -54,7 +60,12 @@ def load_with_cache(
     pages = plan_pages(model.all_mixers, config.model.max_model_len)
     free = device.free_memory(config, model, pages, ranks=ranks)
     times.append(time.perf_counter())
-    size = size_cache(config, pages, ranks.smallest(free.num_bytes))
+    offload = size_offload(config, pages)
+    num_bytes = free.num_bytes
+    if config.cache.offload is not None:
+        of_rank = config.cache.offload.memory_bytes // config.parallel.tensor_parallel_size
+        num_bytes = max(num_bytes - device.memory_for_offload(of_rank), 0)
+    size = size_cache(config, pages, ranks.smallest(num_bytes))
     num_slots = size.num_slots + size.num_snapshots
     caches = allocate_caches(model.all_mixers, pages, size.num_blocks, device, num_slots=num_slots)
     in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
@@ -70,7 +81,9 @@ def load_with_cache(
                 ("load weights", "measure memory", "allocate cache"), times[:-1], times[1:], strict=True
             )
         },
-        choices=(*_attended_without_a_kernel(model), *free.choices, *size.choices),
+        choices=(*_attended_without_a_kernel(model), *free.choices, *size.choices, *offload.choices),
+        offload_places=(offload.num_in_memory, offload.num_on_disk),
+        mover=make_mover(config, pages, caches, size=offload, device=device, ranks=ranks),
     )
     return model.with_caches(caches, [group.layers for group in pages.groups]), report
 
