@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
-from atom_core.messages import EngineRequest, SamplingParams
+from atom_core.messages import EngineRequest, OffloadStats, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import Slots, blocks_of_request
 from block_accounting import check_blocks
@@ -63,11 +63,17 @@ def fill_with_others(engine: FakeEngine, name: str = "others") -> None:
     assert found_by(engine, make_request(name, [len(name), *([7] * 28)], max_tokens=3)) == 0
 
 
+def offload_of(engine: FakeEngine) -> OffloadStats:
+    stats = engine.scheduler.stats().offload
+    assert stats is not None
+    return stats
+
+
 def phases(engine: FakeEngine) -> dict[str, str]:
     return {state.caller_id: state.phase for state in engine.scheduler.states()}
 
 
-FIRST = list(range(13)) + [1, 2, 3]
+FIRST = [*range(13), 1, 2, 3]
 
 
 def test_a_second_turn_finds_blocks_that_left_the_cache():
@@ -75,8 +81,8 @@ def test_a_second_turn_finds_blocks_that_left_the_cache():
     assert found_by(engine, make_request("first turn", FIRST)) == 0
     fill_with_others(engine)
     assert found_by(engine, make_request("second turn", [*FIRST, 5, 6, 7])) == 16
+    assert offload_of(engine).num_loaded_from_memory == 4
     stats = engine.scheduler.stats()
-    assert stats.offload is not None and stats.offload.num_loaded_from_memory == 4
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (16 + 29 + 19, 16)
 
 
@@ -135,7 +141,7 @@ def test_a_damaged_block_is_computed_again_and_forgotten():
     elsewhere.damaged = {sorted(elsewhere.places)[2]}
     cached = found_by(engine, make_request("second", [*FIRST, 5]))
     assert cached < 16
-    assert engine.scheduler.stats().offload.num_failed == 1
+    assert offload_of(engine).num_failed == 1
     elsewhere.damaged = set()
     fill_with_others(engine, "again")
     assert found_by(engine, make_request("third", [*FIRST, 6])) == 16
@@ -171,7 +177,7 @@ def test_a_reset_during_a_load_lets_nobody_find_what_it_brings():
     engine.add(make_request("second", [*FIRST, 5]))
     engine.step()
     engine.scheduler.forget_prefixes()
-    assert engine.scheduler.stats().offload.num_in_memory == 0
+    assert offload_of(engine).num_in_memory == 0
     engine.run()
     assert engine.outputs["second"][-1].num_cached_tokens == 0
     assert engine.tokens["second"] == tokens_alone(make_request("second", [*FIRST, 5]))
@@ -183,14 +189,14 @@ def test_what_is_on_the_disk_comes_back_when_memory_has_forgotten_it():
     for name in ("a", "bb", "ccc"):
         fill_with_others(engine, name)
     assert found_by(engine, make_request("second", [*FIRST, 5])) > 0
-    assert engine.scheduler.stats().offload.num_loaded_from_disk > 0
+    assert offload_of(engine).num_loaded_from_disk > 0
 
 
 def test_no_more_is_kept_than_there_are_places():
     engine, elsewhere = make_engine(in_memory=3, on_disk=5)
     for number in range(12):
         found_by(engine, make_request(str(number), [number] * 25, max_tokens=1))
-    stats = engine.scheduler.stats().offload
+    stats = offload_of(engine)
     assert (stats.num_in_memory, stats.num_on_disk) == (3, 5)
     assert max(elsewhere.places) <= 7
 
@@ -223,7 +229,7 @@ def engines(draw: st.DrawFn) -> Offloading:
 events = st.sampled_from(["step", "step", "step", "abort", "reset", "damage"])
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(made=engines(), data=st.data())
 def test_whatever_happens_each_request_gets_its_tokens_and_no_block_is_lost(made: Offloading, data: st.DataObject):
     engine, elsewhere = made

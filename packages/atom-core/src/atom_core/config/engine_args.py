@@ -115,7 +115,9 @@ class EngineArgs:
         kind="bytes",
         minimum=1 << 10,
     )
-    kv_offload_folder: str | None = _cache(None, "Folder on a disk for further blocks that left; needs kv_offload_disk.")
+    kv_offload_folder: str | None = _cache(
+        None, "Folder on a disk for further blocks that left; needs kv_offload_disk."
+    )
     kv_offload_disk: int | None = _cache(
         None, "Bytes of the disk that kv_offload_folder may take, such as 100GiB.", kind="bytes", minimum=1 << 10
     )

@@ -20,11 +20,12 @@ def read_offload(args: EngineArgs) -> OffloadConfig | None:
     """
     memory, folder, disk = args.kv_offload_memory, args.kv_offload_folder, args.kv_offload_disk
     if (folder is None) != (disk is None):
-        given, lacking = ("kv_offload_folder", "kv_offload_disk") if disk is None else ("kv_offload_disk", "kv_offload_folder")
+        both = ("kv_offload_folder", "kv_offload_disk")
+        given, lacking = both if disk is None else reversed(both)
         raise ConfigError(f"{given} is given without {lacking}: give both, or neither")
     if memory is None:
         if folder is not None:
-            raise ConfigError("kv_offload_folder is given without kv_offload_memory, which blocks go through: give both")
+            raise ConfigError("kv_offload_folder is given without kv_offload_memory, by which blocks go: give both")
         return None
     if not args.enable_prefix_caching:
         raise ConfigError("kv_offload_memory keeps cached prefixes, and enable_prefix_caching is off: give one of them")
@@ -32,8 +33,8 @@ def read_offload(args: EngineArgs) -> OffloadConfig | None:
         return OffloadConfig(memory)
     if disk <= memory:
         raise ConfigError(
-            f"kv_offload_disk is {disk} bytes and kv_offload_memory {memory}: the disk has what is in memory as well, so "
-            "give it more"
+            f"kv_offload_disk is {disk} bytes and kv_offload_memory {memory}: the disk has what is in memory as well, "
+            "so give it more"
         )
     return OffloadConfig(memory, Path(folder or ""), disk)
 

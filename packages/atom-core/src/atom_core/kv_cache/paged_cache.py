@@ -24,8 +24,8 @@ class PagedCache:
     the window. In groups that keep states it holds some slots, the same in all of them; what states were behind some
     prefixes lies in slots of its own. `max_step_tokens` is the most that one step computes.
 
-    What is cached in blocks that are to store something else may be kept `elsewhere`, and is loaded when a request begins
-    with it: its table says so by its `load_id` until `finish_load`.
+    What is cached in blocks that are to store something else may be kept `elsewhere`, and is loaded when a request
+    begins with it: its table says so by its `load_id` until `finish_load`.
 
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.

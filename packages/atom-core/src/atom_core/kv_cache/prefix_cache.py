@@ -39,10 +39,10 @@ ELSEWHERE = -1
 
 
 class FoundBlocks(NamedTuple):
-    """The blocks at one index, by group: ids, `ELSEWHERE`, or None. `prefix` is None where the cache has none of them."""
+    """The blocks at one index, by group: ids, `ELSEWHERE`, or None. `prefix` is None where none of them is cached."""
 
     prefix: CachedPrefix | None
-    block_ids: list[int | None]
+    block_ids: Sequence[int | None]
 
 
 class Hit(NamedTuple):

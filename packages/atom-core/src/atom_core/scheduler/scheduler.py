@@ -52,9 +52,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self._clock = clock
-        self._cache = PagedCache(
-            cache, hasher, max_step_tokens=config.max_num_batched_tokens, elsewhere=elsewhere
-        )
+        self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens, elsewhere=elsewhere)
         self._book = RequestBook(self._cache)
         self._drafting = None if speculation is None else Drafting(speculation, self._book, config, clock)
         factor = config.scheduler_delay_factor

@@ -33,8 +33,8 @@ class OffloadedBlocks:
     """`BlocksElsewhere` in places of the workers: ``0 .. num_in_memory - 1`` in memory, those behind them on a disk.
 
     A block that is saved goes to memory, and with a disk from there to the disk at once, beside steps: so room in
-    memory is made by forgetting. Each kind of place forgets what was unused for longest. Every rank of an engine does the
-    same with its part of each block.
+    memory is made by forgetting. Each kind of place forgets what was unused for longest. Every rank of an engine does
+    the same with its part of each block.
     """
 
     def __init__(self, num_in_memory: int, num_on_disk: int = 0) -> None:

@@ -41,19 +41,19 @@ class DiskPages:
             OSError: it cannot be written.
         """
         self._checksums.pop(page, None)
-        left, offset = memoryview(data), page * self._page_bytes
+        left, offset = data.data, page * self._page_bytes
         while left:
             count = os.pwrite(self._file, left, offset)
             left, offset = left[count:], offset + count
-        self._checksums[page] = xxhash.xxh3_128_digest(data)
+        self._checksums[page] = xxhash.xxh3_128_digest(data.data)
 
     def read(self, page: int, into: np.ndarray) -> bool:
         """Read a page into uint8 ``[page_bytes]``; False where it is not what was written."""
         try:
-            count = os.preadv(self._file, [memoryview(into)], page * self._page_bytes)
+            count = os.preadv(self._file, [into.data], page * self._page_bytes)
         except OSError:
             return False
-        return count == self._page_bytes and self._checksums.get(page) == xxhash.xxh3_128_digest(into)
+        return count == self._page_bytes and self._checksums.get(page) == xxhash.xxh3_128_digest(into.data)
 
     def close(self) -> None:
         """Remove the file."""

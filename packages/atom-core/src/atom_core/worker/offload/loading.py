@@ -45,8 +45,8 @@ def size_offload(config: EngineConfig, pages: CachePages) -> OffloadSize:
     num_on_disk = offload.disk_bytes // num_ranks // pages.page_bytes
     if num_in_memory < 1:
         raise ConfigError(
-            f"kv_offload_memory is {offload.memory_bytes} bytes, and one block of {config.cache.block_size} tokens takes "
-            f"{pages.page_bytes * num_ranks}: give more, for example 4GiB, or leave it unset"
+            f"kv_offload_memory is {offload.memory_bytes} bytes, and one block of {config.cache.block_size} tokens "
+            f"takes {pages.page_bytes * num_ranks}: give more, for example 4GiB, or leave it unset"
         )
     held = f"{num_in_memory} blocks in memory"
     if num_on_disk:
@@ -102,6 +102,6 @@ def _check_there_is(config: EngineConfig) -> None:
         left = shutil.disk_usage(existing).free
         if offload.disk_bytes * config.parallel.data_parallel_size > left:
             raise ConfigError(
-                f"kv_offload_disk asks for {offload.disk_bytes / (1 << 30):.1f} GiB, and {left / (1 << 30):.1f} GiB are "
-                f"free in {offload.folder}: give less, or another folder"
+                f"kv_offload_disk asks for {offload.disk_bytes / (1 << 30):.1f} GiB, and {left / (1 << 30):.1f} GiB "
+                f"are free in {offload.folder}: give less, or another folder"
             )
