@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from atom_core.messages import (
         CompletionLogprobs,
         EngineRequest,
+        OffloadStats,
         RequestOutput,
         SamplingParams,
         StepStats,
@@ -37,6 +38,7 @@ __all__ = [
     "EngineStartError",
     "InvalidRequestError",
     "LLMEngine",
+    "OffloadStats",
     "ProfilerError",
     "RequestOutput",
     "SamplingParams",

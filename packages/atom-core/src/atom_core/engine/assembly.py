@@ -46,6 +46,7 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         num_blocks=runner.num_blocks,
         block_size=config.cache.block_size,
         num_groups=len(runner.groups),
+        num_offload_blocks=max(runner.offload_places),
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         enable_prefix_caching=config.cache.enable_prefix_caching and runner.can_keep_prefixes,
