@@ -68,11 +68,7 @@ class EngineMetrics(Collector):
         yield self._gauge(
             "num_requests_waiting_by_reason",
             "Samples that wait, by what for.",
-            (
-                (labels | {"reason": reason}, count)
-                for labels, one in stats
-                for reason, count in _waiting(one)
-            ),
+            ((labels | {"reason": reason}, count) for labels, one in stats for reason, count in _waiting(one)),
         )
         is_paused = self._engine.control.is_paused
         yield self._gauge(
@@ -109,9 +105,11 @@ class EngineMetrics(Collector):
         )
         yield self._gauge("cache_config_info", "The KV cache.", ((e | _cache_of(s), 1) for e, s in engines))
 
-    def _of_offload(self, stats: Sequence[tuple[Mapping[str, str], OffloadStats]]) -> Iterator[Metric]:
+    def _of_offload(self, stats: Sequence[tuple[dict[str, str], OffloadStats]]) -> Iterator[Metric]:
         """Blocks that left the KV cache, of the engines that keep them."""
-        blocks = ((e | {"medium": m}, n) for e, s in stats for m, n in (("cpu", s.num_in_memory), ("fs", s.num_on_disk)))
+        blocks = (
+            (e | {"medium": m}, n) for e, s in stats for m, n in (("cpu", s.num_in_memory), ("fs", s.num_on_disk))
+        )
         yield self._gauge("kv_offload_blocks", "Blocks kept that left the KV cache, by where they are.", blocks)
         places = (
             (e | {"medium": m}, n)
