@@ -147,6 +147,15 @@ def test_a_damaged_block_is_computed_again_and_forgotten():
     assert found_by(engine, make_request("third", [*FIRST, 6])) == 16
 
 
+def test_what_is_being_loaded_makes_no_room_for_what_its_blocks_evict():
+    engine, elsewhere = make_engine(in_memory=4)
+    found_by(engine, make_request("first", FIRST))
+    fill_with_others(engine)
+    assert len(elsewhere.places) == 4
+    assert found_by(engine, make_request("second", [*FIRST, 5])) == 16
+    assert offload_of(engine).num_not_saved > 0
+
+
 def test_salts_keep_what_is_elsewhere_apart():
     engine, _ = make_engine()
     found_by(engine, make_request("first", FIRST, salt="one"))
@@ -163,6 +172,7 @@ def test_an_abort_during_a_load_gives_blocks_back_only_when_it_has_ended(ahead: 
     engine.add(make_request("second", [*FIRST, 5]))
     engine.step()
     engine.abort("second")
+    assert engine.scheduler.stats().num_waiting_for_kv == 0
     check_blocks(engine.scheduler)
     assert engine.scheduler.stats().num_free_blocks == 8 - 5
     # Everything is needed for it, so it runs when the load has ended.

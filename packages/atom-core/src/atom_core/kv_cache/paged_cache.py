@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from atom_core.kv_cache.block_pool import BlockPool
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.config import KVCacheConfig
-from atom_core.kv_cache.elsewhere.protocol import BlockKey, BlocksElsewhere, FinishedLoad
+from atom_core.kv_cache.elsewhere.loads import ELSEWHERE, Loads
+from atom_core.kv_cache.elsewhere.protocol import BlocksElsewhere, FinishedLoad
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
-from atom_core.kv_cache.prefix_cache import ELSEWHERE, Hit, PrefixCache
+from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
 from atom_core.kv_cache.slot_pool import NO_SLOT, SlotPool
 from atom_core.kv_cache.snapshot_pool import SnapshotPool
-from atom_core.messages import BlockTransfers, OffloadStats, TransferResult
+from atom_core.messages import TransferResult
 from atom_kernels.protocols import slot_of_state
 
 
@@ -47,7 +48,7 @@ class PagedCache:
         if elsewhere is not None and (config.has_slots or not config.enable_prefix_caching):
             raise ValueError("blocks can be kept elsewhere only where prefixes are found and no group keeps states")
         self.config, self._elsewhere = config, elsewhere
-        self._loading: dict[int, list[int]] = {}  # by load, the blocks of a table that was given up meanwhile
+        self._loads = None if elsewhere is None else Loads(elsewhere)
         self.gives_back = not all(group.keeps_all or group.in_slots for group in config.groups)
         self.num_queries = 0
         self.num_hits = 0
@@ -106,8 +107,8 @@ class PagedCache:
             return None
         hit = Hit([], [0] * len(table.groups))
         if use_prefix and self._prefixes is not None:
-            max_blocks = (len(token_ids) - 1) // self.config.block_size
-            hit = self._prefixes.find(table, token_ids, max_blocks, elsewhere=self._elsewhere)
+            most = (len(token_ids) - 1) // self.config.block_size
+            hit = self._prefixes.find(table, token_ids, most, elsewhere=self._elsewhere)
         num_found = len(hit.found)
         num_found_tokens, block_size = num_found * self.config.block_size, self.config.block_size
         num_blocks = [
@@ -125,12 +126,11 @@ class PagedCache:
             self._prefixes.adopt(table, hit)
         for block_ids in found:
             self.pool.retain(block_ids)
-        # Held before others are evicted, and may take its place elsewhere.
-        to_load = self._hold(table) if num_to_load else []
+        to_load = [] if self._loads is None else self._loads.hold(table, self._in_blocks)
         for group in self._in_blocks:
             self._fill(table.groups[group], num_blocks[group], max_tokens)
-        if self._elsewhere is not None and table.load_id is not None:
-            self._elsewhere.load(table.load_id, [table.groups[group][index] for index, group in to_load])
+        if self._loads is not None and to_load:
+            self._loads.begin(table, to_load)
         elif self._prefixes is not None and table.num_published < num_found:
             self._prefixes.publish(table, token_ids, num_found, first_held=table.first_held)
         if self._in_slots:
@@ -150,27 +150,19 @@ class PagedCache:
         if count:
             self._count(len(token_ids), num_tokens)
 
-    def take_transfers(self) -> BlockTransfers | None:
-        """What the next step copies between the cache and elsewhere, told once."""
-        return None if self._elsewhere is None else self._elsewhere.take_transfers()
-
     def take_results(self, results: Sequence[TransferResult]) -> list[FinishedLoad]:
         """A step reported transfers: the loads that have ended. Blocks that were given up meanwhile are free now."""
-        finished = [] if self._elsewhere is None else self._elsewhere.take_results(results)
-        for load in finished:
-            block_ids = self._loading.pop(load.load_id)
-            self.num_returning -= len(block_ids)
-            self.pool.release(block_ids)
+        if self._loads is None:
+            return []
+        finished, block_ids = self._loads.take_results(results)
+        self.num_returning -= len(block_ids)
+        self.pool.release(block_ids)
         return finished
 
     @property
     def num_loading(self) -> int:
         """Loads that have not ended."""
-        return len(self._loading)
-
-    def offload_stats(self) -> OffloadStats | None:
-        """Counts of blocks elsewhere."""
-        return None if self._elsewhere is None else self._elsewhere.stats()
+        return 0 if self._loads is None else len(self._loads)
 
     def num_missing(self, table: BlockTable, num_tokens: int) -> int:
         """Blocks that `table` lacks to store `num_tokens` tokens."""
@@ -255,8 +247,8 @@ class PagedCache:
             for snapshot_id in table.snapshots.values():
                 self.snapshots.release(snapshot_id)
         table.clear()
-        if load_id is not None:
-            self._loading[load_id] = block_ids
+        if self._loads is not None and load_id is not None:
+            self._loads.give_up(load_id, block_ids)
             self.num_returning += len(block_ids)
         elif after_step is None:
             self.pool.release(block_ids)
@@ -303,20 +295,6 @@ class PagedCache:
         fresh = iter(self.pool.allocate(count, after=row[-1] if row else None, room=room))
         row += [next(fresh) if block_id == ELSEWHERE else block_id for block_id in found]
         row += fresh
-
-    def _hold(self, table: BlockTable) -> list[tuple[int, int]]:
-        """Begin the load of all that `table` has to load: indexes and groups of these blocks, in the load's order."""
-        if self._elsewhere is None:
-            return []
-        to_load = sorted(
-            (index, group)
-            for group in self._in_blocks
-            for index, block_id in enumerate(table.groups[group])
-            if block_id == ELSEWHERE
-        )
-        table.load_id = self._elsewhere.hold([BlockKey(table.hashes[index], group) for index, group in to_load])
-        self._loading[table.load_id] = []
-        return to_load
 
     def _count(self, num_queries: int, num_hits: int) -> None:
         self.num_queries += num_queries

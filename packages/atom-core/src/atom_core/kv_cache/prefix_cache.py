@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
+from atom_core.kv_cache.elsewhere.loads import ELSEWHERE
 from atom_core.kv_cache.elsewhere.protocol import BlockKey
 from atom_core.kv_cache.hashing import BlockHasher, BlockNames
 from atom_kernels.protocols import GroupSpec, Pages
@@ -32,10 +33,6 @@ class CachedPrefix:
         self.block_ids: list[int | None] = [None] * num_groups
         self.num_children = 0
         self.is_known = True
-
-
-# Stands for a block of a hit whose contents are not in the cache, and can be loaded.
-ELSEWHERE = -1
 
 
 class FoundBlocks(NamedTuple):

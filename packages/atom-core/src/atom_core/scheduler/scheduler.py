@@ -53,7 +53,7 @@ class Scheduler:
         self.config = config
         self._clock = clock
         self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens, elsewhere=elsewhere)
-        self._book = RequestBook(self._cache)
+        self._elsewhere, self._book = elsewhere, RequestBook(self._cache)
         self._drafting = None if speculation is None else Drafting(speculation, self._book, config, clock)
         factor = config.scheduler_delay_factor
         self._delay = AdmissionDelay(factor, clock) if factor else None
@@ -151,7 +151,7 @@ class Scheduler:
             self._book.take_dropped_ids(),
             copies_before=self._cache.take_copies(),
             copies_behind=self._keep_states(step) if self._ends.keeps_states else (),
-            transfers=self._cache.take_transfers(),
+            transfers=None if self._elsewhere is None else self._elsewhere.take_transfers(),
         )
         if self._cache.gives_back:
             for row in step.rows:
@@ -214,7 +214,7 @@ class Scheduler:
             num_forced_tokens=self._book.num_forced_tokens,
             num_not_finite=self._book.num_not_finite,
             num_waiting_for_kv=len(self._book.loading),
-            offload=self._cache.offload_stats(),
+            offload=None if self._elsewhere is None else self._elsewhere.stats(),
             **({} if self._drafting is None else self._drafting.counts()),
         )
 
