@@ -74,18 +74,28 @@ def test_whatever_a_page_consists_of_comes_back(make_engine: MakeEngine, tiny_fa
 
 
 def make_with_disk(make_engine: MakeEngine, folder: Path) -> LLMEngine:
-    """A few blocks in memory, so that those of an earlier prompt are on the disk alone."""
-    settings = {"kv_offload_memory": "48KiB", "kv_offload_folder": str(folder), "kv_offload_disk": "4MiB"}
+    """Places for 24 blocks in memory, so that those of a prompt before five others are on the disk alone."""
+    settings = {"kv_offload_memory": "192KiB", "kv_offload_folder": str(folder), "kv_offload_disk": "4MiB"}
     return make_engine(**SETTINGS, **settings)
 
 
+def send_to_disk(engine: LLMEngine) -> list[int]:
+    """A first turn, and five other prompts, each of which waits until all is written; the second turn."""
+    answer, _ = run(engine, FIRST)
+    for seed in range(2, 7):
+        run(engine, draw_tokens(seed, 140))
+        while engine._core._scheduler._elsewhere._pending:
+            run(engine, [5])
+    return [*FIRST, *answer, 7, 8, 9]
+
+
 def test_blocks_come_back_from_the_disk_and_the_file_goes_with_the_engine(make_engine: MakeEngine, tmp_path: Path):
-    alone = talk(make_engine(**SETTINGS))
     engine = make_with_disk(make_engine, tmp_path / "new")
-    again = talk(engine)
-    assert again == [*alone[:-1], (alone[-1][0], again[-1][1])]
-    assert again[-1][1] > 0
-    assert offload_of(engine).num_loaded_from_disk > 0
+    again = send_to_disk(engine)
+    tokens, num_cached = run(engine, again)
+    assert num_cached == 96
+    assert offload_of(engine).num_loaded_from_disk == 6
+    assert tokens == run(make_engine(**SETTINGS), again)[0]
     (path,) = (tmp_path / "new").iterdir()
     assert path.stat().st_mode & 0o077 == 0
     engine.close()
@@ -94,11 +104,8 @@ def test_blocks_come_back_from_the_disk_and_the_file_goes_with_the_engine(make_e
 
 @pytest.mark.parametrize("damage", ["a bit", "the end"])
 def test_a_damaged_file_is_computed_again(make_engine: MakeEngine, tmp_path: Path, damage: str):
-    alone = talk(make_engine(**SETTINGS))
     engine = make_with_disk(make_engine, tmp_path)
-    answer, _ = run(engine, FIRST)
-    for seed in (2, 3):
-        run(engine, draw_tokens(seed, 140))
+    again = send_to_disk(engine)
     (path,) = tmp_path.iterdir()
     with path.open("r+b") as file:
         if damage == "the end":
@@ -107,9 +114,9 @@ def test_a_damaged_file_is_computed_again(make_engine: MakeEngine, tmp_path: Pat
             data = bytearray(file.read())
             file.seek(0)
             file.write(bytes(byte ^ 1 for byte in data))
-    tokens, num_cached = run(engine, [*FIRST, *answer, 7, 8, 9])
-    assert tokens == alone[-1][0]
-    assert num_cached < 96
+    tokens, num_cached = run(engine, again)
+    assert num_cached == 0
+    assert tokens == run(make_engine(**SETTINGS), again)[0]
     assert offload_of(engine).num_failed > 0
 
 
