@@ -84,7 +84,8 @@ def send_to_disk(engine: LLMEngine) -> list[int]:
     answer, _ = run(engine, FIRST)
     for seed in range(2, 7):
         run(engine, draw_tokens(seed, 140))
-        while engine._core._scheduler._elsewhere._pending:
+        core: Any = engine._core
+        while core._scheduler._elsewhere._pending:
             run(engine, [5])
     return [*FIRST, *answer, 7, 8, 9]
 
