@@ -93,6 +93,15 @@ def test_without_places_elsewhere_they_are_computed_again():
     assert found_by(engine, make_request("second turn", [*FIRST, 5, 6, 7])) == 0
 
 
+def test_a_block_that_nobody_keeps_takes_those_with_it_that_nobody_finds_without_it():
+    engine, _ = make_engine(in_memory=0, num_blocks=16, windows=(None, None))
+    found_by(engine, make_request("first", FIRST))
+    found_by(engine, make_request("others", [7] * 18, max_tokens=1))
+    prefixes = engine.scheduler._cache._prefixes
+    assert prefixes is not None
+    assert all(None not in prefix.block_ids for prefix in prefixes._by_hash.values())
+
+
 def test_what_was_loaded_is_found_in_the_cache_by_the_next():
     engine, elsewhere = make_engine()
     found_by(engine, make_request("first", FIRST))

@@ -140,6 +140,19 @@ def test_a_reset_of_the_prefix_cache_forgets_what_left_it(make_engine: MakeEngin
     assert run(engine, FIRST)[1] == 0
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleeping_engine_keeps_no_blocks_and_keeps_them_again_when_awake(
+    make_engine: MakeEngine, tmp_path: Path, level: int
+):
+    engine = make_with_disk(make_engine, tmp_path)
+    before = talk(engine)
+    assert before[-1][1] == 96
+    engine.sleep(level)
+    assert list(tmp_path.iterdir()) == []
+    engine.wake_up()
+    assert talk(engine) == before
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
