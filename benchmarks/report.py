@@ -194,6 +194,23 @@ def replicas_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + conditions(document)
 
 
+def offload_table(document: dict[str, Any]) -> str:
+    """The table of an `offload` result in markdown, with the facts of the run under it."""
+    rows = [("blocks are", "first token, median", "of computing them again (most)", "found", "tokens")]
+    for result in document["results"]:
+        share = result["of_computed_again"]
+        rows.append(
+            (
+                result["side"],
+                f"{result['median_ms']:.0f} ms",
+                f"{share['median']:.3f}x ({share['highest']:.3f}x)",
+                f"{min(result['cached_tokens'])} and more",
+                "the same" if result["same_tokens"] else "DIFFER",
+            )
+        )
+    return markdown_table(rows) + "\n\n" + conditions(document)
+
+
 def served_table(document: dict[str, Any]) -> str:
     """The table of a `served` result in markdown, with the facts of the run under it."""
     rows = [

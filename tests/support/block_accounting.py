@@ -12,6 +12,8 @@ def check_blocks(scheduler: Scheduler) -> None:
     cache = scheduler._cache
     tables = [request.block_table.held() for request in scheduler._book.running]
     tables += [block_ids for returning in cache._returning.values() for block_ids in returning]
+    if cache._loads is not None:
+        tables += cache._loads._given_up.values()
     holders = Counter(block_id for block_ids in tables for block_id in block_ids)
     assert [cache.pool.num_holders(i) for i in range(cache.pool.num_blocks)] == [
         holders[i] for i in range(cache.pool.num_blocks)

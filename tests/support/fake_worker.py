@@ -30,6 +30,7 @@ from atom_kernels.protocols import Pages
 
 if TYPE_CHECKING:
     from fake_draft_cache import FakeDraftCache
+    from fake_elsewhere import FakeElsewhere
     from fake_states import FakeStates
 
 VOCAB_SIZE = 13
@@ -74,8 +75,10 @@ class FakeWorker:
         self.num_computed = 0
         self.drafts: FakeDraftCache | None = None
         self.states_in_slots: FakeStates | None = None
+        self.elsewhere: FakeElsewhere | None = None
 
     def run(self, step: SchedulerOutput) -> ModelOutput:
+        ended = () if self.elsewhere is None else self.elsewhere.run(step.transfers, self)
         for request_id in step.dropped_request_ids:
             del self.states[request_id]
         for new in step.new_requests:
@@ -123,7 +126,7 @@ class FakeWorker:
         if self.states_in_slots is not None:
             self.states_in_slots.copy(step.copies_behind)
         self.num_computed += step.num_tokens
-        return ModelOutput(step_id=step.step_id, requests=results)
+        return ModelOutput(step_id=step.step_id, requests=results, transfers=ended)
 
     def report(self, step_id: int) -> None:
         assert self.unreported.popleft()[0] == step_id

@@ -6,6 +6,7 @@ A name is such as "forward 1 raises", for one rank, or "load all hang".
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from atom_core.config import ConfigError
 from atom_core.executor.processes.rank_loop import run_rank
@@ -33,7 +34,7 @@ class QuietRunner:
     def __init__(self, config, ranks):
         self.is_preparing = False
         self._config, self._ranks = config, ranks
-        self._step = None
+        self._step: Any = None
 
     def load(self):
         self._maybe_fail("load")

@@ -100,14 +100,23 @@ def test_recently_used_neighbors_are_kept():
     assert evicted == [4, 0]
 
 
+def test_a_growing_request_evicts_no_neighbor_while_a_vacant_run_has_room_for_it():
+    pool, evicted = make_pool_of_cached(1, 2, num_blocks=12)
+    assert pool.allocate(1, after=-1) == [0]
+    assert pool.allocate(1, after=0, room=4) == [5]
+    assert evicted == []
+    assert pool.allocate(1, after=0, room=7) == [1]
+    assert evicted == [1]
+
+
 def test_requests_get_few_runs_after_many_others_have_come_and_gone():
     random = Random(0)
     pool = BlockPool(512)
     live, all_runs = [], []
     for _ in range(400):
         table = pool.allocate(random.randint(4, 24), room=8)
-        for _ in range(8):
-            table += pool.allocate(1, after=table[-1])
+        for room in reversed(range(8)):
+            table += pool.allocate(1, after=table[-1], room=room)
         all_runs.append(num_runs(table))
         live.append(table)
         if len(live) > 10:

@@ -14,12 +14,14 @@ from atom_core import EngineArgs, SamplingParams
 from atom_core.config import ConfigError
 from atom_core.config.kv_events import read_kv_events
 from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
 from atom_core.kv_events import KVEventPublisher
 from atom_core.kv_events.config import address_of
 from atom_core.kv_events.recorder import number_of
 from atom_core.kv_events.schema import AllBlocksCleared, BlockStored
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import Pages
+from fake_elsewhere import let_offload
 from fake_worker import FakeEngine
 from scheduled_requests import make_request
 
@@ -107,14 +109,22 @@ def cached_in(cache):
 
 @pytest.mark.parametrize("groups", [(Pages(),), (Pages(), Pages(window=12)), (Pages(window=8),)])
 @pytest.mark.parametrize("names_cover_next", [False, True])
-def test_a_router_knows_what_is_cached_after_every_step_of_a_crowd(groups, names_cover_next):
+@pytest.mark.parametrize("offloads", [False, True])
+def test_a_router_knows_what_is_cached_after_every_step_of_a_crowd(groups, names_cover_next, offloads):
     numbers = random.Random(7)
     config = KVCacheConfig(
-        num_blocks=24, block_size=4, groups=groups, tells_events=True, names_cover_next=names_cover_next
+        num_blocks=24,
+        block_size=4,
+        groups=groups,
+        tells_events=True,
+        names_cover_next=names_cover_next,
+        prefix_hash="sha256" if offloads else "xxhash64",
     )
     limits = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=48)
-    scheduler, router = Scheduler(limits, config), Router()
+    elsewhere = OffloadedBlocks(24) if offloads else None
+    scheduler, router = Scheduler(limits, config, elsewhere=elsewhere), Router()
     engine = FakeEngine(scheduler, 24, 4, windows=[group.window for group in groups])
+    let_offload(engine)
     num_removed = 0
     for number in range(40):
         prompt = [1] * numbers.choice((4, 8, 9)) + [numbers.randrange(3) for _ in range(numbers.randrange(1, 20))]
@@ -129,6 +139,7 @@ def test_a_router_knows_what_is_cached_after_every_step_of_a_crowd(groups, names
         router.take(msgspec.msgpack.encode((0.0, events, 0)))
         assert router.cached == cached_in(scheduler._cache)
     assert num_removed > 10
+    assert elsewhere is None or elsewhere.stats().num_loaded_from_memory > 0
 
 
 def test_nothing_is_recorded_where_nobody_asked():

@@ -38,6 +38,7 @@ def resolved(model: Path, platform: Platform | None = None, **settings: Any) -> 
         ({"data_parallel_size": 2}, "data_parallel_size 2"),
         ({"method": "mtp"}, "speculation by mtp"),
         ({"draft_model": "any"}, "speculation by draft_model"),
+        ({"kv_offload_memory": "1GiB"}, "kv_offload_memory"),
         ({"cudagraph_mode": "full"}, "cudagraph_mode full"),
         ({"cudagraph_mode": "full-and-piecewise"}, "cudagraph_mode full-and-piecewise"),
     ],

@@ -262,3 +262,17 @@ def test_four_ranks_give_the_tokens_of_one(family, tiny_family, expected):
 def test_two_ranks_of_a_compiled_model_give_the_tokens_of_one(level, ranks, tiny_family, expected):
     with make_engine(tiny_family("llama"), ranks, level=level) as engine:
         assert outputs(engine) == expected("llama")
+
+
+def test_ranks_keep_their_parts_of_blocks_that_left_the_cache(ranks: RankProcesses, tiny_llama: Path, tmp_path: Path):
+    draw = random.Random(0)
+    first, other = ([draw.randrange(5, 200) for _ in range(140)] for _ in range(2))
+    given: dict[str, Any] = {"num_kv_blocks": 12, "max_model_len": 160, "kv_offload_memory": "96KiB"}
+    given |= {"kv_offload_folder": str(tmp_path), "kv_offload_disk": "4MiB"}
+    with make_engine(tiny_llama, ranks, **given) as engine:
+        (before,) = engine.generate([first], GREEDY)
+        engine.generate([other], GREEDY)
+        (after,) = engine.generate([first], GREEDY)
+    assert after["token_ids"] == before["token_ids"]
+    assert after["num_cached_tokens"] > 0
+    assert len(list(tmp_path.iterdir())) == 2

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atom_core.messages import (
         CompletionLogprobs,
         EngineRequest,
+        OffloadStats,
         RequestOutput,
         SamplingParams,
         StepStats,
@@ -46,6 +47,7 @@ __all__ = [
     "EngineStartError",
     "InvalidRequestError",
     "LLMEngine",
+    "OffloadStats",
     "ProfilerError",
     "RequestOutput",
     "SamplingParams",

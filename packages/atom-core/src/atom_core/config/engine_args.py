@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.kv_events import read_kv_events
+from atom_core.config.offload import read_offload
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
@@ -114,6 +115,19 @@ class EngineArgs:
         "Refuse to start where the KV cache cannot hold a request of max_model_len tokens, instead of lowering it.",
     )
     num_kv_blocks: int | None = _cache(None, "Blocks of the KV cache, in place of kv_cache_memory.", minimum=1)
+    kv_offload_memory: int | None = _cache(
+        None,
+        "Host memory for blocks that leave the KV cache and may come back, over all ranks of an engine, in bytes or as "
+        "8GiB; unset forgets them (see kv-offload.md).",
+        kind="bytes",
+        minimum=1 << 10,
+    )
+    kv_offload_folder: str | None = _cache(
+        None, "Folder on a disk for further blocks that left; needs kv_offload_disk."
+    )
+    kv_offload_disk: int | None = _cache(
+        None, "Bytes of the disk that kv_offload_folder may take, such as 100GiB.", kind="bytes", minimum=1 << 10
+    )
     max_num_seqs: int = _scheduler(512, "Requests that run at once, at most.", minimum=1, maximum=65536)
     max_num_queued_requests: int | None = _scheduler(
         None,
@@ -261,6 +275,7 @@ class EngineArgs:
             raise ConfigError(f"block_size is {self.block_size}; it must be 1 or a multiple of 16")
         if self.kv_cache_memory is not None and self.num_kv_blocks is not None:
             raise ConfigError("kv_cache_memory and num_kv_blocks both size the KV cache; give one of them")
+        read_offload(self)
         refuse_unbuilt(self)
         refuse_in_stages(self, read_speculation(self))
         if read_kv_events(self.kv_events_config) is not None and not self.enable_prefix_caching:

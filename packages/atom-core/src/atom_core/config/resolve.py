@@ -9,6 +9,7 @@ from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
 from atom_core.config.kv_events import read_kv_events
+from atom_core.config.offload import check_offload, read_offload
 from atom_core.config.options import ConfigError
 from atom_core.config.parallel import resolve_parallel
 from atom_core.config.sections import (
@@ -50,7 +51,7 @@ def resolve_config(
     model = _model(args, checkpoint, platform, choices)
     return EngineConfig(
         model=model,
-        cache=_cache(args, model.dtype, platform),
+        cache=_cache(args, model, platform, choices),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
         parallel=resolve_parallel(args, platform, choices, data_parallel_rank=data_parallel_rank),
         compile=_compile(args, platform, choices),
@@ -104,17 +105,23 @@ def _backend(args: EngineArgs) -> BackendSetting:
     return cast("BackendSetting", args.structured_output_backend)
 
 
-def _cache(args: EngineArgs, dtype: str, platform: Platform) -> CacheConfig:
+def _cache(args: EngineArgs, model: ModelConfig, platform: Platform, choices: list[str]) -> CacheConfig:
+    offload = read_offload(args)
+    if offload is not None:
+        check_offload(model.architecture)
+        if args.prefix_hash != "sha256":
+            choices.append("prefix_hash = sha256: blocks that left the cache are found by their names alone")
     return CacheConfig(
         block_size=args.block_size,
-        format=CacheFormat.asked(args.kv_cache_dtype, dtype, platform.float8),
+        format=CacheFormat.asked(args.kv_cache_dtype, model.dtype, platform.float8),
         enable_prefix_caching=args.enable_prefix_caching,
-        prefix_hash="sha256" if args.prefix_hash == "sha256" else "xxhash64",
+        prefix_hash="sha256" if args.prefix_hash == "sha256" or offload is not None else "xxhash64",
         memory_utilization=args.gpu_memory_utilization,
         memory_bytes=args.kv_cache_memory,
         num_blocks=args.num_kv_blocks,
         strict_memory=args.strict_memory,
         events=read_kv_events(args.kv_events_config),
+        offload=offload,
     )
 
 

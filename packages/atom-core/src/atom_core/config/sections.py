@@ -38,11 +38,23 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class OffloadConfig:
+    """Where blocks go that leave the KV cache; bytes are those of all ranks of an engine.
+
+    `folder` is None where none go to a disk.
+    """
+
+    memory_bytes: int
+    folder: Path | None = None
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class CacheConfig:
     """How the KV cache is laid out and sized; None is for the worker to work out from free memory.
 
     `events` says who is told what is cached; `strict_memory` refuses to start where the longest request would not fit,
-    instead of lowering its length.
+    instead of lowering its length. `offload` is None where blocks that leave the cache are forgotten.
     """
 
     block_size: int
@@ -54,6 +66,7 @@ class CacheConfig:
     num_blocks: int | None = None
     strict_memory: bool = False
     events: KVEventsConfig | None = None
+    offload: OffloadConfig | None = None
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ def refuse_in_stages(args: EngineArgs, speculation: SpeculationConfig | None) ->
         f"data_parallel_size {args.data_parallel_size}": args.data_parallel_size > 1,
         # A draft model reads hidden states and the embedding, and these lie in different stages.
         f"speculation by {speculation and speculation.method}": speculation is not None and speculation.is_by_model,
+        # Stages before the last one do not sample, and so tell nobody which of their transfers have ended.
+        "kv_offload_memory": args.kv_offload_memory is not None,
         f"cudagraph_mode {args.cudagraph_mode}": (args.cudagraph_mode or "").startswith("full"),
     }
     for what, is_asked in asked.items():

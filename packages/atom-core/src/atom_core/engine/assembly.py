@@ -8,6 +8,7 @@ from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.engine.info import EngineInfo
 from atom_core.kv_cache import KVCacheConfig
+from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
 from atom_core.kv_events import KVEventPublisher
 from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
@@ -30,6 +31,7 @@ def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
             names_cover_next=config.speculation is not None and config.speculation.keeps_by_next,
         ),
         speculation=make_speculation(config.speculation),
+        elsewhere=None if config.cache.offload is None else OffloadedBlocks(*runner.offload_places),
     )
 
 
@@ -57,6 +59,7 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         num_blocks=runner.num_blocks,
         block_size=config.cache.block_size,
         num_groups=len(runner.groups),
+        num_offload_blocks=max(runner.offload_places),
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         enable_prefix_caching=config.cache.enable_prefix_caching and runner.can_keep_prefixes,

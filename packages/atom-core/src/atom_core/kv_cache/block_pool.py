@@ -16,7 +16,8 @@ class BlockPool:
 
     A block with no holder is free: *vacant*, or still *cached* under a prefix. Runs of vacant blocks are handed out
     first; where none is long enough, the cached block unused for longest is evicted, and neighbors of it from the older
-    half of the cached blocks: eviction in strict order would leave every request with scattered blocks.
+    half of the cached blocks: eviction in strict order would leave every request with scattered blocks. The same holds
+    for a request that grows: its neighbor is evicted only where no vacant run has room for it.
     `on_evict(block_id)` tells the prefix cache to forget one.
     """
 
@@ -100,15 +101,15 @@ class BlockPool:
 
     def _take_run(self, block_ids: list[int], count: int, after: int | None, room: int) -> None:
         """Extend `block_ids` by up to `count` adjacent blocks: those behind `after`, or a new run."""
+        liked = count + min(room, GROWTH_RUN)
         if after is not None:
             start = after + 1
-            if self._is_old(start):
+            if self._longest_vacant() < liked and self._is_old(start):
                 self._evict(start)
             length = self._vacant.length_at(start)
             if length:
                 self._take(block_ids, start, start, min(count, length))
                 return
-        liked = count + min(room, GROWTH_RUN)
         if self._idle_cached and self._longest_vacant() < liked:
             self._make_run(liked)
         start, end = self._vacant.longest()

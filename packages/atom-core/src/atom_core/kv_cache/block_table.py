@@ -27,6 +27,7 @@ class BlockTable:
         slot: the first that the request has in groups that keep states; `NO_SLOT` without.
         snapshots: states that steps in flight leave for the prefix cache, by index of the block that ends there.
         parent: what the first unpublished block comes after: a cached prefix, or the salt.
+        load_id: the load that fills some of the blocks; None where none is on its way.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class BlockTable:
         "groups",
         "has_new_blocks",
         "hashes",
+        "load_id",
         "num_published",
         "parent",
         "salt",
@@ -90,3 +92,4 @@ class BlockTable:
         self.has_new_blocks = False
         self.num_published = 0
         self.parent: CachedPrefix | str = self.salt
+        self.load_id: int | None = None

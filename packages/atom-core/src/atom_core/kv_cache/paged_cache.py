@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from atom_core.kv_cache.block_pool import BlockPool
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.config import KVCacheConfig
+from atom_core.kv_cache.elsewhere.loads import ELSEWHERE, Loads
+from atom_core.kv_cache.elsewhere.protocol import BlocksElsewhere, FinishedLoad
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
 from atom_core.kv_cache.slot_pool import NO_SLOT, SlotPool
 from atom_core.kv_cache.snapshot_pool import SnapshotPool
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_core.kv_events.schema import KVEvent
+from atom_core.messages import TransferResult
 from atom_kernels.protocols import slot_of_state
 
 
@@ -22,14 +27,30 @@ class PagedCache:
     the window. In groups that keep states it holds some slots, the same in all of them; what states were behind some
     prefixes lies in slots of its own. `max_step_tokens` is the most that one step computes.
 
+    What is cached in blocks that are to store something else may be kept `elsewhere`, and is loaded when a request
+    begins with it: its table says so by its `load_id` until `finish_load`.
+
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.
         num_queries, num_hits: tokens looked up in the prefix cache, and found.
-        num_returning: blocks given up that a step in flight may still read or write.
+        num_returning: blocks given up that a step in flight, or a load, may still read or write.
+
+    Raises:
+        ValueError: blocks are kept elsewhere, and groups keep states or no prefix is found.
     """
 
-    def __init__(self, config: KVCacheConfig, hasher: BlockHasher | None = None, *, max_step_tokens: int) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        hasher: BlockHasher | None = None,
+        *,
+        max_step_tokens: int,
+        elsewhere: BlocksElsewhere | None = None,
+    ) -> None:
+        if elsewhere is not None and (config.has_slots or not config.enable_prefix_caching):
+            raise ValueError("blocks can be kept elsewhere only where prefixes are found and no group keeps states")
+        self.config, self._elsewhere = config, elsewhere
+        self._loads = None if elsewhere is None else Loads(elsewhere)
         self.gives_back = not all(group.keeps_all or group.in_slots for group in config.groups)
         self.num_queries = 0
         self.num_hits = 0
@@ -79,7 +100,7 @@ class PagedCache:
         Groups with a window get no more than a first step and the window need.
 
         Args:
-            use_prefix: look for cached blocks.
+            use_prefix: look for cached blocks, here and elsewhere.
             max_tokens: tokens that the request may ever store.
             reserve: blocks that must stay free.
             count: this look-up enters the statistics.
@@ -91,15 +112,18 @@ class PagedCache:
             return None
         hit = Hit([], [0] * len(table.groups))
         if use_prefix and self._prefixes is not None:
-            hit = self._prefixes.find(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
-        num_found = len(hit.prefixes)
+            most = (len(token_ids) - 1) // self.config.block_size
+            hit = self._prefixes.find(table, token_ids, most, elsewhere=self._elsewhere)
+        num_found = len(hit.found)
         num_found_tokens, block_size = num_found * self.config.block_size, self.config.block_size
         num_blocks = [
             group.num_at_first(len(token_ids), num_found_tokens, block_size, self._max_step_tokens)
             for group in self.config.groups
         ]
-        num_fresh = sum(num_blocks) - len(self._in_blocks) * num_found
-        found = [hit.block_ids(group) for group in self._in_blocks] if num_found else []
+        rows = [hit.block_ids(group) for group in self._in_blocks] if num_found else []
+        found = [[block_id for block_id in row if block_id != ELSEWHERE] for row in rows]
+        num_to_load = sum(map(len, rows)) - sum(map(len, found))
+        num_fresh = sum(num_blocks) - len(self._in_blocks) * num_found + num_to_load
         num_idle = sum(self.pool.num_holders(block_id) == 0 for block_ids in found for block_id in block_ids)
         if num_fresh + num_idle + reserve > self.pool.num_free:
             return None
@@ -107,16 +131,43 @@ class PagedCache:
             self._prefixes.adopt(table, hit)
         for block_ids in found:
             self.pool.retain(block_ids)
+        to_load = [] if self._loads is None else self._loads.hold(table, self._in_blocks)
         for group in self._in_blocks:
-            self._extend(table.groups[group], num_blocks[group], max_tokens)
+            self._fill(table.groups[group], num_blocks[group], max_tokens)
+        if self._loads is not None and to_load:
+            self._loads.begin(table, to_load)
+        elif self._prefixes is not None and table.num_published < num_found:
+            self._prefixes.publish(table, token_ids, num_found, first_held=table.first_held)
         if self._in_slots:
             self._hold_slot(table, hit)
         table.capacity = min(num_blocks[group] for group in self._in_blocks) * block_size
         table.has_new_blocks = True
-        if count and use_prefix and self._prefixes is not None:
-            self.num_queries += len(token_ids)
-            self.num_hits += num_found_tokens
+        if count and use_prefix and self._prefixes is not None and table.load_id is None:
+            self._count(len(token_ids), num_found_tokens)
         return num_found_tokens
+
+    def finish_load(self, table: BlockTable, token_ids: list[int], num_tokens: int, *, count: bool) -> None:
+        """The load of `table` has ended: its blocks hold the first `num_tokens` tokens, and others may find them."""
+        table.load_id = None
+        if self._prefixes is not None:
+            num_blocks = num_tokens // self.config.block_size
+            self._prefixes.publish(table, token_ids, num_blocks, first_held=table.first_held)
+        if count:
+            self._count(len(token_ids), num_tokens)
+
+    def take_results(self, results: Sequence[TransferResult]) -> list[FinishedLoad]:
+        """A step reported transfers: the loads that have ended. Blocks that were given up meanwhile are free now."""
+        if self._loads is None:
+            return []
+        finished, block_ids = self._loads.take_results(results)
+        self.num_returning -= len(block_ids)
+        self.pool.release(block_ids)
+        return finished
+
+    @property
+    def num_loading(self) -> int:
+        """Loads that have not ended."""
+        return 0 if self._loads is None else len(self._loads)
 
     def num_missing(self, table: BlockTable, num_tokens: int) -> int:
         """Blocks that `table` lacks to store `num_tokens` tokens."""
@@ -193,15 +244,18 @@ class PagedCache:
     def release(self, table: BlockTable, after_step: int | None = None) -> None:
         """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported.
 
-        Slots go back at once.
+        Blocks of which a load fills some wait for its end. Slots go back at once.
         """
-        block_ids = table.held()
+        block_ids, load_id = table.held(), table.load_id
         if table.slot != NO_SLOT:
             self.slots.give_back(table.slot)
             for snapshot_id in table.snapshots.values():
                 self.snapshots.release(snapshot_id)
         table.clear()
-        if after_step is None:
+        if self._loads is not None and load_id is not None:
+            self._loads.give_up(load_id, block_ids)
+            self.num_returning += len(block_ids)
+        elif after_step is None:
             self.pool.release(block_ids)
         else:
             self._return_after(after_step, block_ids)
@@ -213,9 +267,14 @@ class PagedCache:
             self.pool.release(block_ids)
 
     def forget_prefixes(self) -> None:
-        """Nothing that was cached so far is found any more; whoever holds blocks of it keeps them."""
+        """Nothing that was cached so far is found any more; whoever holds blocks of it keeps them.
+
+        Loads on their way fail, since what they bring would be found again.
+        """
         if self._prefixes is not None:
             self._prefixes.clear()
+        if self._elsewhere is not None:
+            self._elsewhere.forget()
 
     def take_events(self) -> list[KVEvent]:
         """What became of cached blocks since the last call; nothing where that is not recorded."""
@@ -232,12 +291,30 @@ class PagedCache:
             room = self.num_blocks_for(max_tokens) - num_blocks
             block_ids += self.pool.allocate(count, after=block_ids[-1] if block_ids else None, room=room)
 
+    def _fill(self, row: list[int], num_blocks: int, max_tokens: int) -> None:
+        """Put free blocks in the place of those to load, and behind what was found."""
+        if ELSEWHERE not in row:
+            self._extend(row, num_blocks, max_tokens)
+            return
+        first = row.index(ELSEWHERE)
+        found = row[first:]
+        del row[first:]
+        count = num_blocks - first - len(found) + found.count(ELSEWHERE)
+        room = self.num_blocks_for(max_tokens) - num_blocks
+        fresh = iter(self.pool.allocate(count, after=row[-1] if row else None, room=room))
+        row += [next(fresh) if block_id == ELSEWHERE else block_id for block_id in found]
+        row += fresh
+
+    def _count(self, num_queries: int, num_hits: int) -> None:
+        self.num_queries += num_queries
+        self.num_hits += num_hits
+
     def _hold_slot(self, table: BlockTable, hit: Hit) -> None:
         """Give `table` slots, to one of which the state behind the prefix that was found will be copied."""
         first = self.slots.take()
-        if hit.prefixes:
+        if hit.found:
             snapshot_id = hit.block_ids(self._in_slots[0])[-1]
-            target = slot_of_state(first, len(hit.prefixes) * self.config.block_size, self.config.slots_each)
+            target = slot_of_state(first, len(hit.found) * self.config.block_size, self.config.slots_each)
             self._copies[target] = self.snapshots.slot(snapshot_id)
             self.snapshots.touch(snapshot_id)
         table.hold_slot(first, self._in_slots)
@@ -247,5 +324,7 @@ class PagedCache:
         pool.set_cached(block_id, is_cached)
 
     def _forget(self, block_id: int) -> None:
-        if self._prefixes is not None:
-            self._prefixes.forget(block_id)
+        if self._prefixes is None:
+            return
+        is_saved = self._elsewhere is not None and self._elsewhere.save(self._prefixes.key_of(block_id), block_id)
+        self._prefixes.forget(block_id, is_saved=is_saved)

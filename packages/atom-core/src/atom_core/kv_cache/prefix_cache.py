@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
+from atom_core.kv_cache.elsewhere.loads import ELSEWHERE
+from atom_core.kv_cache.elsewhere.protocol import BlockKey
 from atom_core.kv_cache.hashing import BlockHasher, BlockNames
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_kernels.protocols import GroupSpec, Pages
@@ -35,16 +38,23 @@ class CachedPrefix:
         self.is_orphan = isinstance(parent, CachedPrefix) and (parent.is_orphan or not parent.is_known)
 
 
+class FoundBlocks(NamedTuple):
+    """The blocks at one index, by group: ids, `ELSEWHERE`, or None. `prefix` is None where none of them is cached."""
+
+    prefix: CachedPrefix | None
+    block_ids: Sequence[int | None]
+
+
 class Hit(NamedTuple):
     """A prefix that every group can serve: its blocks, and by group the index of the first one that is needed."""
 
-    prefixes: list[CachedPrefix]
+    found: list[FoundBlocks]
     first_needed: list[int]
 
     def block_ids(self, group: int) -> list[int]:
-        """The blocks that a request takes over in this group."""
-        found = self.prefixes[self.first_needed[group] :]
-        return [block_id for prefix in found if (block_id := prefix.block_ids[group]) is not None]
+        """The blocks that a request takes over in this group, with `ELSEWHERE` for those that it has to load."""
+        needed = self.found[self.first_needed[group] :]
+        return [block_id for blocks in needed if (block_id := blocks.block_ids[group]) is not None]
 
 
 class PrefixCache:
@@ -86,52 +96,73 @@ class PrefixCache:
         """Leading blocks that have a name, of a request with so many tokens computed, and so many ids known."""
         return min(num_computed_tokens, num_known_tokens - self._num_next) // self._block_size
 
-    def find(self, table: BlockTable, token_ids: list[int], max_blocks: int) -> Hit:
-        """The longest prefix of `token_ids` that every group can serve, at most `max_blocks` blocks."""
-        found: list[CachedPrefix] = []
-        parent: CachedPrefix | str = table.salt
+    def find(
+        self, table: BlockTable, token_ids: list[int], max_blocks: int, *, elsewhere: Container[BlockKey] | None = None
+    ) -> Hit:
+        """The longest prefix of `token_ids` that every group can serve, at most `max_blocks` blocks.
+
+        Args:
+            elsewhere: blocks that can be loaded.
+        """
+        found: list[FoundBlocks] = []
+        parent: CachedPrefix | str | None = table.salt
         while len(found) < max_blocks:
-            prefix = self._lookup(table, token_ids, len(found), parent)
-            if prefix is None or (self._keeps_all and None in prefix.block_ids):
+            parent = prefix = None if parent is None else self._lookup(table, token_ids, len(found), parent)
+            block_ids = [None] * len(self._groups) if prefix is None else prefix.block_ids
+            if elsewhere is not None and None in block_ids:
+                block_ids = self._with_elsewhere(block_ids, self._hash(table, token_ids, len(found)), elsewhere)
+            if prefix is None and not any(block_id is not None for block_id in block_ids):
                 break
-            found.append(prefix)
-            parent = prefix
+            if self._keeps_all and None in block_ids:
+                break
+            found.append(FoundBlocks(prefix, block_ids))
         num_blocks = len(found) if self._keeps_all else self._num_servable(found)
         return Hit(found[:num_blocks], [self._first_needed(spec, num_blocks) for spec in self._groups])
 
-    def publish(self, table: BlockTable, token_ids: list[int], num_blocks: int) -> None:
+    def publish(
+        self, table: BlockTable, token_ids: list[int], num_blocks: int, *, first_held: Sequence[int] | None = None
+    ) -> None:
         """Make the table's first `num_blocks` blocks, all computed, findable.
 
         A block whose content is cached already, in another one, stays private.
+
+        Args:
+            first_held: by group, the first block that the table ever had; None where it had all of them.
         """
         for index in range(table.num_published, num_blocks):
             prefix = self._lookup(table, token_ids, index, table.parent)
             if prefix is None:
                 prefix = self._register(table, token_ids, index)
             if None in prefix.block_ids:
-                self._add_blocks(prefix, table, index)
+                self._add_blocks(prefix, table, index, first_held)
             table.parent = prefix
             table.num_published = index + 1
 
     def adopt(self, table: BlockTable, hit: Hit) -> None:
-        """The empty table takes over the blocks that `find` found."""
-        num_blocks = len(hit.prefixes)
+        """The empty table takes over the blocks that `find` found; those to load are to be put in and published."""
+        known = [blocks.prefix for blocks in takewhile(_is_cached, hit.found)]
         for group, first in enumerate(hit.first_needed):
             table.groups[group] = [NO_BLOCK] * first + hit.block_ids(group)
         table.first_held = list(hit.first_needed)
-        table.num_published = num_blocks
-        table.parent = hit.prefixes[-1] if num_blocks else table.salt
+        table.num_published = len(known)
+        table.parent = (known[-1] if known else None) or table.salt
 
-    def forget(self, block_id: int) -> None:
+    def key_of(self, block_id: int) -> BlockKey:
+        """What a cached block stores."""
+        prefix = self._by_block[block_id]
+        return BlockKey(prefix.hash, prefix.block_ids.index(block_id))
+
+    def forget(self, block_id: int, *, is_saved: bool = False) -> None:
         """Removes a block that is about to store something else.
 
-        Blocks of other groups that hold the same tokens, and that no hit can use without it, are removed too.
+        Blocks of other groups that hold the same tokens, and that no hit can use without it, are removed too, unless
+        its contents are saved.
         """
         prefix = self._by_block.pop(block_id)
         lost = prefix.block_ids.index(block_id)
         prefix.block_ids[lost] = None
         self._tell_removed(lost, prefix)
-        if len(self._groups) > 1:
+        if len(self._groups) > 1 and not is_saved:
             spec = self._groups[lost]
             self._drop_blocks(prefix, [i for i, other in enumerate(self._groups) if spec.keeps_all or other == spec])
         self._prune(prefix)
@@ -144,12 +175,21 @@ class PrefixCache:
         if self._events is not None:
             self._events.cleared()
 
-    def _num_servable(self, found: list[CachedPrefix]) -> int:
+    def _with_elsewhere(
+        self, block_ids: Sequence[int | None], name: bytes, elsewhere: Container[BlockKey]
+    ) -> list[int | None]:
+        """`block_ids`, and `ELSEWHERE` in the groups whose block can be loaded."""
+        return [
+            ELSEWHERE if block_id is None and BlockKey(name, group) in elsewhere else block_id
+            for group, block_id in enumerate(block_ids)
+        ]
+
+    def _num_servable(self, found: list[FoundBlocks]) -> int:
         """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""
         longest, in_a_row = 0, [0] * len(self._groups)
-        for index, prefix in enumerate(found):
+        for index, blocks in enumerate(found):
             num_blocks, is_servable = index + 1, True
-            for group, block_id in enumerate(prefix.block_ids):
+            for group, block_id in enumerate(blocks.block_ids):
                 in_a_row[group] = 0 if block_id is None else in_a_row[group] + 1
                 needed = num_blocks - self._first_needed(self._groups[group], num_blocks)
                 is_servable = is_servable and in_a_row[group] >= needed
@@ -182,9 +222,13 @@ class PrefixCache:
             self._prune(replaced.parent)
         return prefix
 
-    def _add_blocks(self, prefix: CachedPrefix, table: BlockTable, index: int) -> None:
+    def _add_blocks(
+        self, prefix: CachedPrefix, table: BlockTable, index: int, first_held: Sequence[int] | None
+    ) -> None:
         """Fill the groups in which `prefix` has no block yet with the blocks of `table`."""
         for group, spec in enumerate(self._groups):
+            if first_held is not None and index < first_held[group]:
+                continue
             block_id = table.snapshots.get(index) if spec.in_slots else table.groups[group][index]
             if prefix.block_ids[group] is None and block_id is not None:
                 prefix.block_ids[group] = block_id
@@ -227,3 +271,8 @@ class PrefixCache:
     def _hash(self, table: BlockTable, token_ids: list[int], index: int) -> bytes:
         self._names.extend(table.hashes, token_ids, index + 1, salt=table.salt)
         return table.hashes[index]
+
+
+def _is_cached(blocks: FoundBlocks) -> bool:
+    """Whether a prefix of the cache names what was found, and nothing has to be loaded."""
+    return blocks.prefix is not None and ELSEWHERE not in blocks.block_ids

@@ -4,6 +4,7 @@ from atom_core.messages.outputs import (
     CompletionLogprobs,
     EngineOutput,
     FinishReason,
+    OffloadStats,
     RequestOutput,
     StepStats,
     TokenLogprobs,
@@ -27,15 +28,19 @@ from atom_core.messages.steps import (
     SchedulerOutput,
     StateCopy,
 )
+from atom_core.messages.transfers import BlockCopy, BlockTransfers, Transfer, TransferResult
 
 __all__ = [
     "NOT_FINITE",
+    "BlockCopy",
+    "BlockTransfers",
     "CompletionLogprobs",
     "EngineOutput",
     "EngineRequest",
     "FinishReason",
     "ModelOutput",
     "NewRequest",
+    "OffloadStats",
     "Pooling",
     "Prompt",
     "RequestOutput",
@@ -51,4 +56,6 @@ __all__ = [
     "Submission",
     "ThinkingBudget",
     "TokenLogprobs",
+    "Transfer",
+    "TransferResult",
 ]

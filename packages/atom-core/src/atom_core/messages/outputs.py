@@ -57,12 +57,36 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     started: float = 0.0
 
 
+class OffloadStats(msgspec.Struct, frozen=True):
+    """Blocks that left the KV cache. The first four count as they stand, the others since the start.
+
+    Attributes:
+        num_in_memory, num_memory_places: blocks in host memory, and how many it holds.
+        num_on_disk, num_disk_places: blocks on the disk, and how many it holds.
+        num_saved: blocks that went to memory.
+        num_not_saved: blocks that were lost, since all of the memory was being copied to the disk.
+        num_loaded_from_memory, num_loaded_from_disk: blocks that came back.
+        num_failed: loads that found a damaged or unreadable block, whose tokens were computed again.
+    """
+
+    num_in_memory: int
+    num_memory_places: int
+    num_on_disk: int
+    num_disk_places: int
+    num_saved: int
+    num_not_saved: int
+    num_loaded_from_memory: int
+    num_loaded_from_disk: int
+    num_failed: int
+
+
 class StepStats(msgspec.Struct, frozen=True):
     """Counts after a step, for logs, load and health.
 
     `num_drafts` counts rows of steps with draft tokens; `num_accepted_tokens_per_pos` how often the first token of a
     draft was accepted, the second, and so on. `num_kept_output_tokens` are those of requests that ended, by which
-    others are guessed. The `num_late_` counts are those of `ModelOutput`.
+    others are guessed. The `num_late_` counts are those of `ModelOutput`. `num_waiting_for_kv` of the running requests
+    wait for blocks that are being loaded; `offload` is None where no block is kept elsewhere.
     """
 
     num_running: int
@@ -82,6 +106,8 @@ class StepStats(msgspec.Struct, frozen=True):
     num_late_captures: int = 0
     num_late_compilations: int = 0
     num_kept_output_tokens: int = 0
+    num_waiting_for_kv: int = 0
+    offload: OffloadStats | None = None
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):

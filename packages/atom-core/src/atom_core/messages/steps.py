@@ -10,6 +10,7 @@ import msgspec
 
 from atom_core.messages.outputs import TokenLogprobs
 from atom_core.messages.requests import Pooling, SamplingParams
+from atom_core.messages.transfers import BlockTransfers, TransferResult
 
 NOT_FINITE = -2
 """In place of a token id: the logits had no largest number, and nothing could be sampled."""
@@ -77,6 +78,9 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
 
     States are copied before the step is computed (behind cached prefixes, to the requests that go on from there) and
     behind it (to be kept with the prefixes that end there).
+
+    `transfers` move blocks between the cache and other places. A step with nothing scheduled is there for these, and
+    waits for a moment until one of those that it awaits has ended.
     """
 
     step_id: int
@@ -85,6 +89,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     dropped_request_ids: list[str]
     copies_before: tuple[StateCopy, ...] = ()
     copies_behind: tuple[StateCopy, ...] = ()
+    transfers: BlockTransfers | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -116,10 +121,11 @@ class ModelOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of the step `step_id`, in the order of its `scheduled`.
 
     `num_late_captures` graphs were captured, and `num_late_compilations` times torch compiled something, while a step
-    waited for it, since the model was loaded.
+    waited for it, since the model was loaded. `transfers` are those of the awaited ones that have ended.
     """
 
     step_id: int
     requests: list[RequestStepOutput]
     num_late_captures: int = 0
     num_late_compilations: int = 0
+    transfers: tuple[TransferResult, ...] = ()

@@ -88,7 +88,7 @@ class Drafting:
     def take_report(self, plan: StepPlan, output: ModelOutput) -> None:
         """Note what the step took, if it had decodes alone, and which drafts were made."""
         now = self._clock()
-        if all(row.num_new_tokens == 1 for row in plan.rows):
+        if plan.rows and all(row.num_new_tokens == 1 for row in plan.rows):
             self._speculation.take_step(
                 len(plan.rows) + plan.num_drafts,
                 now - self._last_report,

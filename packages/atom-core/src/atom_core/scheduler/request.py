@@ -14,9 +14,13 @@ from atom_core.speculation import Trail
 
 
 class RequestStatus(enum.Enum):
-    """Where a request is; a preempted one waits again."""
+    """Where a request is; a preempted one waits again.
+
+    One that waits for KV has its place among those that run, and its blocks; the contents of some are being loaded.
+    """
 
     WAITING = enum.auto()
+    WAITING_FOR_KV = enum.auto()
     RUNNING = enum.auto()
     FINISHED = enum.auto()
 
@@ -143,11 +147,18 @@ class Request:
             self.has_run = True
             self.num_cached_tokens = num_cached_tokens
 
+    def wait_for_kv(self, num_cached_tokens: int) -> None:
+        """The request got its blocks, and will have so many computed tokens once the contents of some are loaded."""
+        self.status = RequestStatus.WAITING_FOR_KV
+        self.num_computed_tokens = num_cached_tokens
+
     def state(self) -> RequestState:
         """Where it stands."""
         phase: RequestPhase = "prefilling" if self.num_computed_tokens < self.num_prompt_tokens else "decoding"
         if self.status is RequestStatus.WAITING:
             phase = "preempted" if self.has_run else "waiting"
+        elif self.status is RequestStatus.WAITING_FOR_KV:
+            phase = "waiting for kv"
         num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
         return RequestState(self.engine_request.caller_id, phase, self.num_settled_tokens, num_output_tokens)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from operator import attrgetter
 
 from atom_core.kv_cache import PagedCache
-from atom_core.messages import EngineRequest
+from atom_core.messages import EngineRequest, TransferResult
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.waiting_queue import WaitingQueue
 
@@ -20,6 +21,7 @@ class RequestBook:
     """Requests by id, the waiting queue, and the running ones in order of their keys.
 
     Attributes:
+        loading: by their loads, those of the running requests that wait for KV.
         num_preemptions: since the start.
         num_arrivals: requests added since the start.
         num_forced_tokens: output tokens that were not sampled, since the start.
@@ -31,6 +33,7 @@ class RequestBook:
         self.by_id: dict[str, Request] = {}
         self.waiting = WaitingQueue()
         self.running: list[Request] = []
+        self.loading: dict[int, Request] = {}
         self.num_preemptions = 0
         self.num_arrivals = 0
         self.num_forced_tokens = 0
@@ -67,7 +70,7 @@ class RequestBook:
             self.waiting.push(request)
 
     def admit(self, request: Request) -> bool:
-        """Let the head of the queue run if there are blocks for all its tokens."""
+        """Let the head of the queue run, or wait for KV, if there are blocks for all its tokens."""
         num_cached_tokens = self.cache.admit(
             request.block_table,
             request.token_ids,
@@ -79,11 +82,30 @@ class RequestBook:
         if num_cached_tokens is None:
             return False
         self.waiting.pop()
-        if not request.has_run:
-            request.tenant.pay_prompt(request.num_prompt_tokens - num_cached_tokens)
-        request.admit(num_cached_tokens)
+        load_id = request.block_table.load_id
+        if load_id is None:
+            self._begin(request, num_cached_tokens)
+        else:
+            request.wait_for_kv(num_cached_tokens)
+            self.loading[load_id] = request
         insort(self.running, request, key=_key)
         return True
+
+    def take_results(self, results: Sequence[TransferResult]) -> None:
+        """Requests whose blocks are loaded run; those whose load failed go back to where they waited."""
+        for load_id, is_right in self.cache.take_results(results):
+            request = self.loading.pop(load_id, None)
+            if request is None:
+                continue  # it was preempted, or has ended
+            if is_right:
+                num_tokens, count = request.num_computed_tokens, not request.has_run
+                self.cache.finish_load(request.block_table, request.token_ids, num_tokens, count=count)
+                self._begin(request, num_tokens)
+            else:
+                request.block_table.load_id = None
+                self._stop_running(request)
+                request.leave(RequestStatus.WAITING)
+                self.waiting.push(request)
 
     def preempt(self, request: Request) -> None:
         """A running request gives up its blocks and waits again, in its old place."""
@@ -121,7 +143,14 @@ class RequestBook:
         dropped_ids, self._dropped_ids = self._dropped_ids, []
         return dropped_ids
 
+    def _begin(self, request: Request, num_cached_tokens: int) -> None:
+        if not request.has_run:
+            request.tenant.pay_prompt(request.num_prompt_tokens - num_cached_tokens)
+        request.admit(num_cached_tokens)
+
     def _stop_running(self, request: Request) -> None:
+        if request.block_table.load_id is not None:
+            del self.loading[request.block_table.load_id]
         del self.running[bisect_left(self.running, request.key, key=_key)]
         self.cache.release(request.block_table, request.last_step_id if request.num_steps_in_flight else None)
         if request.num_tokens_at_worker:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
+from atom_core.kv_cache.elsewhere.protocol import BlocksElsewhere
 from atom_core.kv_events.schema import KVEvent
 from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, RequestState, SchedulerOutput, StepStats
 from atom_core.scheduler.admission_delay import AdmissionDelay
@@ -37,6 +38,7 @@ class Scheduler:
         clock: seconds, for `scheduler_delay_factor`, and to tell when a request first ran.
         hasher: names cached blocks; None takes the one that `cache` names.
         speculation: lets drafts follow decodes; None does not.
+        elsewhere: keeps blocks that leave the cache; None forgets them.
     """
 
     def __init__(
@@ -47,11 +49,12 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         hasher: BlockHasher | None = None,
         speculation: Speculation | None = None,
+        elsewhere: BlocksElsewhere | None = None,
     ) -> None:
         self.config = config
         self._clock = clock
-        self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens)
-        self._book = RequestBook(self._cache)
+        self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens, elsewhere=elsewhere)
+        self._elsewhere, self._book = elsewhere, RequestBook(self._cache)
         self._drafting = None if speculation is None else Drafting(speculation, self._book, config, clock)
         factor = config.scheduler_delay_factor
         self._delay = AdmissionDelay(factor, clock) if factor else None
@@ -128,7 +131,10 @@ class Scheduler:
             request.force(token_ids)
 
     def schedule(self) -> SchedulerOutput | None:
-        """The next step; None where nothing can run now (with steps in flight: before one is reported)."""
+        """The next step; None where nothing can run now (with steps in flight: before one is reported).
+
+        Where everybody waits for blocks that are being loaded, the step computes nothing.
+        """
         if self._in_flight and not self._may_run_ahead():
             return None
         budget, ran_ahead = self.config.max_num_batched_tokens, bool(self._in_flight)
@@ -137,7 +143,7 @@ class Scheduler:
         if self._drafting is not None:
             self._drafting.append_drafts(step)
         self._schedule_prefills(step, partial_prefills)
-        if not step.rows:
+        if not step.rows and not self._waits_for_loads():
             return None
         if self._drafting is not None:
             self._drafting.ask_for_drafts(step)
@@ -147,6 +153,7 @@ class Scheduler:
             self._book.take_dropped_ids(),
             copies_before=self._cache.take_copies(),
             copies_behind=self._keep_states(step) if self._ends.keeps_states else (),
+            transfers=None if self._elsewhere is None else self._elsewhere.take_transfers(),
         )
         if self._cache.gives_back:
             for row in step.rows:
@@ -180,6 +187,7 @@ class Scheduler:
                 if self._drafting is not None and request.status is RequestStatus.FINISHED:
                     self._drafting.take_end(request)
         self._cache.step_reported(step.step_id)
+        self._book.take_results(output.transfers)
         if self._drafting is not None:
             self._drafting.take_report(plan, output)
         return news
@@ -214,6 +222,8 @@ class Scheduler:
             prefix_cache_hits=self._cache.num_hits,
             num_forced_tokens=self._book.num_forced_tokens,
             num_not_finite=self._book.num_not_finite,
+            num_waiting_for_kv=len(self._book.loading),
+            offload=None if self._elsewhere is None else self._elsewhere.stats(),
             **({} if self._drafting is None else self._drafting.counts()),
         )
 
@@ -229,6 +239,10 @@ class Scheduler:
             return arrival
         ageing = self.config.priority_ageing
         return arrival + ageing * request.priority if ageing else request.priority
+
+    def _waits_for_loads(self) -> bool:
+        """Whether a step is needed that has nothing to compute, and asks for the end of loads."""
+        return self._cache.num_loading > 0 and all(plan.rows for plan in self._in_flight)
 
     def _may_run_ahead(self) -> bool:
         """Whether another step may be scheduled before those in flight are reported.
@@ -326,6 +340,8 @@ class Scheduler:
                 request.started = request.started or self._clock()
                 if self._delay is not None:
                     self._delay.admitted()
+                if request.status is RequestStatus.WAITING_FOR_KV:
+                    continue
             else:
                 may_admit = False
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput, StateCopy
+from atom_core.messages import BlockTransfers, NewRequest, ScheduledRequest, SchedulerOutput, StateCopy
 from atom_core.scheduler.request import Request
 from atom_core.scheduler.step_ends import StepEnds
 
@@ -100,7 +100,12 @@ class StepPlan:
             self.budget -= extra
 
     def commit(
-        self, dropped_request_ids: list[str], *, copies_before: Copies = (), copies_behind: Copies = ()
+        self,
+        dropped_request_ids: list[str],
+        *,
+        copies_before: Copies = (),
+        copies_behind: Copies = (),
+        transfers: BlockTransfers | None = None,
     ) -> SchedulerOutput:
         """Count the step's tokens as computed, and describe the step to the worker.
 
@@ -119,6 +124,7 @@ class StepPlan:
             dropped_request_ids=dropped_request_ids,
             copies_before=tuple(StateCopy(source, target) for source, target in copies_before),
             copies_behind=tuple(StateCopy(source, target) for source, target in copies_behind),
+            transfers=transfers,
         )
 
     def _schedule(self, row: PlannedRow) -> ScheduledRequest:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 
 from atom_core.config.sections import EngineConfig
-from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs
+from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs, TransferResult
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.cache.device_memory import give_memory_back
 from atom_core.worker.devices.factory import device_of
@@ -24,6 +25,7 @@ from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.model.host_weights import HostWeights
 from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, allocate, load_and_measure
+from atom_core.worker.offload.mover import BlockMover
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
@@ -94,8 +96,10 @@ class ModelRunner:
         self._profiler = TorchProfiler(config.profiler, config.parallel.name_of(ranks.rank), config.model.name)
         self._pooler = Pooler()
         self._embeds = False
-        self._forward: Forward | None = None
+        # A step with nothing to compute stands for itself.
+        self._forward: Forward | SchedulerOutput | None = None
         self._on_host: HostWeights | None = None
+        self._mover: BlockMover | None = None
 
     @torch.inference_mode()
     def load(self) -> RunnerInfo:
@@ -116,6 +120,7 @@ class ModelRunner:
             timings={**loaded.timings, "allocate cache": time.perf_counter() - begun},
             choices=[*loaded.choices, *self._steps.choices],
             launches=self._device.launches,
+            offload_places=loaded.offload.places,
         )
 
     @torch.inference_mode()
@@ -125,9 +130,14 @@ class ModelRunner:
         A stage computes its layers, after the one before it; the last one has logits.
         """
         self._tell(self._profiler.count_step())
+        if step.transfers is not None and self._mover is not None:
+            self._mover.begin(step.transfers)
         self._states.update(step)
         if step.new_requests or step.dropped_request_ids:
             self._embeds = self._pooler.update(step)
+        if not step.scheduled:
+            self._forward = step
+            return
         rows = StepRows.of(step, self._states.slots)
         judges = self._judges_prompts(rows)
         batch = self._steps.build(rows, needs_hidden_states=judges or self._embeds)
@@ -151,6 +161,9 @@ class ModelRunner:
         if self._forward is None:
             raise RuntimeError("sample() before forward(): there is no step to sample here")
         forward, self._forward = self._forward, None
+        if isinstance(forward, SchedulerOutput):
+            output = ModelOutput(forward.step_id, [], transfers=self._ended(forward))
+            return lambda: output
         with self._profiler.mark("sample"):
             ids = None if masks else self._steps.replay_sampler(forward.batch)
             if ids is None:
@@ -158,12 +171,16 @@ class ModelRunner:
             else:
                 sampled = Sampled(ids, {})
         ids = self._with_drafts(forward, sampled.token_ids)
-        late = self._num_late()
-        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **late))
+        also = self._num_late() | {"transfers": self._ended(forward.step)}
+        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **also))
 
     @torch.inference_mode()
     def sleep(self, level: int) -> None:
-        """Give back the memory of the cache and of the weights, which the host keeps at level 1; no request is open."""
+        """Give back the memory of the cache and of the weights, which the host keeps at level 1; no request is open.
+
+        Blocks that left the cache are given back too: nobody finds what was cached before.
+        """
+        self._close_mover()
         del self._model, self._state_slots, self._states, self._sampler, self._steps, self._drafter
         self._pooler, self._embeds, self._forward = Pooler(), False, None
         self._profiler.modules = {}
@@ -204,7 +221,8 @@ class ModelRunner:
             self._tell(self._profiler.stop())
 
     def close(self) -> None:
-        """Write the traces that are being recorded; no step follows."""
+        """Write the traces that are being recorded, and let go of blocks that left the cache; no step follows."""
+        self._close_mover()
         try:
             for path in self._profiler.close():
                 self._tell(path)
@@ -215,7 +233,19 @@ class ModelRunner:
         if trace is not None:
             logger.info("wrote the trace %s", trace)
 
-    def _num_late(self) -> dict[str, int]:
+    def _close_mover(self) -> None:
+        """End the thread that moves blocks, and remove its file."""
+        if self._mover is not None:
+            self._mover.close()
+            self._mover = None
+
+    def _ended(self, step: SchedulerOutput) -> tuple[TransferResult, ...]:
+        """Transfers that the step awaits, and that have ended."""
+        if step.transfers is None or self._mover is None:
+            return ()
+        return self._mover.results(step.transfers, wait_for_one=not step.scheduled)
+
+    def _num_late(self) -> dict[str, Any]:
         """What steps waited for, as `ModelOutput` has it: nothing compiles but the first steps of some shape."""
         compilation = self._compilation
         return {
@@ -256,9 +286,12 @@ class ModelRunner:
 
     def _set_up(self) -> None:
         """Give the loaded model its cache, and what runs steps over the two."""
-        self._model, self._state_slots = allocate(self._without_cache, self._loaded, self._device)
+        loaded = self._loaded
+        self._model, self._state_slots, self._mover = allocate(
+            self._without_cache, loaded, self._config, ranks=self._ranks, device=self._device
+        )
         self._profiler.modules = self._model.modules
-        self._states, self._sampler, self._steps, self._drafter = self._make_steps(self._loaded)
+        self._states, self._sampler, self._steps, self._drafter = self._make_steps(loaded)
 
     def _make_steps(self, loaded: LoadReport) -> tuple[RequestStates, Sampler, Steps, ModelDrafter | None]:
         """What is kept of requests, what samples them, how this device takes steps over them, and what drafts."""

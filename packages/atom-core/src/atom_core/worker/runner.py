@@ -24,6 +24,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
         num_slots, num_snapshots: slots for the states of requests, and for states behind cached prefixes.
         choices: a line for each value that was chosen for the user.
         launches: a device computes by itself what the runner launches there.
+        offload_places: places for blocks that leave the cache, in memory and on a disk.
     """
 
     num_blocks: int
@@ -34,6 +35,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     num_slots: int = 0
     num_snapshots: int = 0
     launches: bool = False
+    offload_places: tuple[int, int] = (0, 0)
 
     @property
     def can_keep_prefixes(self) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from atom_core import StepStats
+from atom_core import OffloadStats, StepStats
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
@@ -29,6 +29,18 @@ _COUNTERS: dict[str, tuple[str, Callable[[StepStats], float]]] = {
     "not_finite_logits": (
         "Requests ended by logits or states that are not finite.",
         lambda stats: stats.num_not_finite,
+    ),
+}
+
+_OFFLOAD_COUNTERS: dict[str, tuple[str, Callable[[OffloadStats], float]]] = {
+    "kv_offload_saved_blocks": ("Blocks that left the KV cache and were kept.", lambda stats: stats.num_saved),
+    "kv_offload_not_saved_blocks": (
+        "Blocks that were lost, since all of the memory was being written to the disk.",
+        lambda stats: stats.num_not_saved,
+    ),
+    "kv_offload_failed_loads": (
+        "Loads that found a damaged or unreadable block, whose tokens were computed again.",
+        lambda stats: stats.num_failed,
     ),
 }
 
@@ -56,11 +68,7 @@ class EngineMetrics(Collector):
         yield self._gauge(
             "num_requests_waiting_by_reason",
             "Samples that wait, by what for.",
-            (
-                (labels | {"reason": reason}, count)
-                for labels, one in stats
-                for reason, count in (("capacity", one.num_waiting), ("grammar", one.num_waiting_for_grammar))
-            ),
+            ((labels | {"reason": reason}, count) for labels, one in stats for reason, count in _waiting(one)),
         )
         is_paused = self._engine.control.is_paused
         yield self._gauge(
@@ -92,6 +100,7 @@ class EngineMetrics(Collector):
         )
         for name, (help, count) in _COUNTERS.items():
             yield self._counter(name, help, ((e, count(s)) for e, s in stats))
+        yield from self._of_offload([(labels, one.offload) for labels, one in stats if one.offload is not None])
         restarts = ((labels, status.num_restarts) for labels, status in engines)
         yield self._counter("engine_restarts", "Times that the engine was started anew.", restarts)
         yield self._counter(
@@ -105,6 +114,27 @@ class EngineMetrics(Collector):
             also=("position",),
         )
         yield self._gauge("cache_config_info", "The KV cache.", ((e | _cache_of(s), 1) for e, s in engines))
+
+    def _of_offload(self, stats: Sequence[tuple[dict[str, str], OffloadStats]]) -> Iterator[Metric]:
+        """Blocks that left the KV cache, of the engines that keep them."""
+        blocks = (
+            (e | {"medium": m}, n) for e, s in stats for m, n in (("cpu", s.num_in_memory), ("fs", s.num_on_disk))
+        )
+        yield self._gauge("kv_offload_blocks", "Blocks kept that left the KV cache, by where they are.", blocks)
+        places = (
+            (e | {"medium": m}, n)
+            for e, s in stats
+            for m, n in (("cpu", s.num_memory_places), ("fs", s.num_disk_places))
+        )
+        yield self._gauge("kv_offload_capacity_blocks", "Blocks that can be kept there.", places)
+        loaded = (
+            (e | {"medium": m}, n)
+            for e, s in stats
+            for m, n in (("cpu", s.num_loaded_from_memory), ("fs", s.num_loaded_from_disk))
+        )
+        yield self._counter("kv_offload_loaded_blocks", "Blocks that came back.", loaded, also=("medium",))
+        for name, (help, count) in _OFFLOAD_COUNTERS.items():
+            yield self._counter(name, help, ((e, count(s)) for e, s in stats))
 
     def _timings(self, status: EngineStatus) -> Mapping[str, float]:
         if status.info is None:
@@ -125,6 +155,13 @@ class EngineMetrics(Collector):
         for labels, value in values:
             counter.add_metric((self._model_name, *labels.values()), value)
         return counter
+
+
+def _waiting(stats: StepStats) -> Iterator[tuple[str, int]]:
+    """Samples that wait, by what for; those that wait for KV have their places already."""
+    yield "capacity", stats.num_waiting
+    yield "grammar", stats.num_waiting_for_grammar
+    yield "kv", stats.num_waiting_for_kv
 
 
 def _stats_of(status: EngineStatus) -> StepStats:

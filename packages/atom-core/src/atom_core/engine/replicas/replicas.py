@@ -260,7 +260,8 @@ class Replicas:
         """Route to an engine once it works. Where it is one of several, an error of its own has its name."""
         try:
             info = await starting
-            self._router.join(replica.rank, info.num_blocks if info.enable_prefix_caching else 0)
+            num_kept = info.num_blocks + info.num_offload_blocks
+            self._router.join(replica.rank, num_kept if info.enable_prefix_caching else 0)
         except EngineStartError as error:
             failure = error.failure
             if len(self._replicas) == 1 or failure.kind in ("settings", "model"):

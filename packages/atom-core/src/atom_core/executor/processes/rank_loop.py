@@ -162,6 +162,8 @@ class _Rank:
         self._answer(Joined())
 
     def _load(self, config: EngineConfig) -> None:
+        if self._runner is not None:
+            self._runner.close()
         self._runner = None  # gives its memory back first
         gc.unfreeze()
         gc.collect()

@@ -113,6 +113,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     num_slots: int = 0
     num_snapshots: int = 0
     launches: bool = False
+    offload_places: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:

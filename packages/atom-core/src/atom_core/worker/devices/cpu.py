@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from atom_core.host_memory import available_memory
 from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.devices.protocol import FreeMemory
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.offload.host_bytes import HostBytes
 from atom_core.worker.ranks.protocol import WorkerRanks
 from atom_kernels.host_threads.waiting import adapt_waiting
 from atom_kernels.protocols import CacheLayout, Caches
@@ -47,6 +49,13 @@ class Cpu:
     def allocate(self, layout: CacheLayout, count: int) -> Caches:
         """Pages of memory cost nothing before they are first written."""
         return tuple(_untouched((count, *tensor.shape), tensor.dtype) for tensor in layout.tensors)
+
+    def memory_for_offload(self, num_bytes: int) -> int:
+        """All of it: there is one memory."""
+        return num_bytes
+
+    def make_block_bytes(self, tensors: Sequence[torch.Tensor], num_places: int) -> HostBytes:
+        return HostBytes(tensors, num_places)
 
     def make_capture(self) -> None:
         """Nothing is captured."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from atom_core.config.sections import EngineConfig
@@ -10,6 +12,7 @@ from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.devices.protocol import FreeMemory
 from atom_core.worker.graphs.cuda_capture import CudaCapture
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.offload.gpu_bytes import NUM_BUFFERS, STAGING_BYTES, GpuBytes
 from atom_core.worker.ranks.protocol import WorkerRanks
 from atom_kernels.protocols import CacheLayout, Caches
 
@@ -44,6 +47,13 @@ class Gpu:
 
     def allocate(self, layout: CacheLayout, count: int) -> Caches:
         return layout.allocate(count, "cuda")
+
+    def memory_for_offload(self, num_bytes: int) -> int:
+        """The buffers that blocks go through."""
+        return NUM_BUFFERS * STAGING_BYTES
+
+    def make_block_bytes(self, tensors: Sequence[torch.Tensor], num_places: int) -> GpuBytes:
+        return GpuBytes(tensors, num_places)
 
     def make_capture(self) -> CudaCapture:
         return CudaCapture()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+import torch
 
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.offload.protocol import BlockBytes
 from atom_core.worker.ranks.protocol import WorkerRanks
 from atom_kernels.protocols import CacheLayout, Caches
 
@@ -63,6 +67,14 @@ class WorkerDevice(Protocol):
 
     def allocate(self, layout: CacheLayout, count: int) -> Caches:
         """Zeroed tensors ``[count, *shape]``, one for each of the layout's."""
+        ...
+
+    def memory_for_offload(self, num_bytes: int) -> int:
+        """Bytes of the memory that `free_memory` counts, where so many are kept of blocks that leave the cache."""
+        ...
+
+    def make_block_bytes(self, tensors: Sequence[torch.Tensor], num_places: int) -> BlockBytes:
+        """The cache's tensors ``[num_blocks, ...]`` as pages, with so many places in memory of the host beside it."""
         ...
 
     def make_capture(self) -> Capture | None:

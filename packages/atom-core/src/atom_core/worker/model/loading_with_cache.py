@@ -13,6 +13,8 @@ from atom_core.worker.cache.states import StateSlots
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.devices.protocol import WorkerDevice
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.offload.loading import OffloadSize, make_mover, size_offload
+from atom_core.worker.offload.mover import BlockMover
 from atom_core.worker.ranks.protocol import WorkerRanks
 
 LoadModel = Callable[[EngineConfig, WorkerRanks], EngineModel]
@@ -29,6 +31,7 @@ class LoadReport:
         weights_per_token: about how many each token is multiplied by; 0 where nothing asks for it.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
+        offload: places for blocks that leave the cache.
     """
 
     pages: CachePages
@@ -36,6 +39,7 @@ class LoadReport:
     weights_per_token: int
     timings: dict[str, float]
     choices: tuple[str, ...]
+    offload: OffloadSize
 
 
 def load_and_measure(
@@ -56,7 +60,12 @@ def load_and_measure(
         pages = pages.of_layers(model.all_mixers)
     free = device.free_memory(config, model, pages, ranks=ranks)
     times.append(time.perf_counter())
-    size = size_cache(config, pages, free.num_bytes, ranks.smallest)
+    offload = size_offload(config, pages)
+    num_bytes = free.num_bytes
+    if config.cache.offload is not None:
+        of_rank = config.cache.offload.memory_bytes // config.parallel.tensor_parallel_size
+        num_bytes = max(num_bytes - device.memory_for_offload(of_rank), 0)
+    size = size_cache(config, pages, num_bytes, ranks.smallest)
     report = LoadReport(
         pages=pages,
         size=size,
@@ -65,19 +74,27 @@ def load_and_measure(
             name: after - before
             for name, before, after in zip(("load weights", "measure memory"), times[:-1], times[1:], strict=True)
         },
-        choices=(*_attended_without_a_kernel(model), *free.choices, *size.choices),
+        choices=(*_attended_without_a_kernel(model), *free.choices, *size.choices, *offload.choices),
+        offload=offload,
     )
     return model, report
 
 
-def allocate(model: EngineModel, loaded: LoadReport, device: WorkerDevice) -> tuple[EngineModel, StateSlots]:
-    """The same model with a cache of zeros, and the states of its layers that keep one a request."""
+def allocate(
+    model: EngineModel, loaded: LoadReport, config: EngineConfig, *, ranks: WorkerRanks, device: WorkerDevice
+) -> tuple[EngineModel, StateSlots, BlockMover | None]:
+    """The same model with a cache of zeros, the states of its layers that keep one a request, and the cache's mover.
+
+    Raises:
+        ConfigError: blocks that leave the cache cannot be kept in the folder for them.
+    """
     pages, size = loaded.pages, loaded.size
     num_slots = size.num_slots + size.num_snapshots
     caches = allocate_caches(model.all_mixers, pages, size.num_blocks, device, num_slots=num_slots)
     in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
     states = StateSlots([tensor for name in in_slots for tensor in caches[name]])
-    return model.with_caches(caches, [group.layers for group in pages.groups]), states
+    mover = make_mover(config, pages, caches, size=loaded.offload, device=device, ranks=ranks)
+    return model.with_caches(caches, [group.layers for group in pages.groups]), states, mover
 
 
 def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:

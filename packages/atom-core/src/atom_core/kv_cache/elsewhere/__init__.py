@@ -1,0 +1,1 @@
+"""Blocks whose contents live outside the paged cache, as the scheduler sees them. Torch-free."""

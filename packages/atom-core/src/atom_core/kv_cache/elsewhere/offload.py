@@ -1,0 +1,211 @@
+"""`OffloadedBlocks`: blocks that left the paged cache, in host memory and behind it on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from atom_core.kv_cache.elsewhere.places import Places
+from atom_core.kv_cache.elsewhere.protocol import BlockKey, FinishedLoad
+from atom_core.messages import BlockCopy, BlockTransfers, OffloadStats, Transfer, TransferResult
+
+
+@dataclass(eq=False)
+class _Contents:
+    """Where the contents of a block are; on the disk only once `is_written`."""
+
+    memory: int | None = None
+    disk: int | None = None
+    is_written: bool = False
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A transfer that has not ended: what it moves, and the places that it pins."""
+
+    kind: str
+    moved: list[tuple[BlockKey, _Contents]]
+    pinned: list[int] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+
+
+class OffloadedBlocks:
+    """`BlocksElsewhere` in places of the workers: ``0 .. num_in_memory - 1`` in memory, those behind them on a disk.
+
+    A block that is saved goes to memory, and with a disk from there to the disk at once, beside steps: so room in
+    memory is made by forgetting. Each kind of place forgets what was unused for longest. Every rank of an engine does
+    the same with its part of each block.
+    """
+
+    def __init__(self, num_in_memory: int, num_on_disk: int = 0) -> None:
+        self._memory = Places(0, num_in_memory)
+        self._disk = Places(num_in_memory, num_on_disk)
+        self._contents: dict[BlockKey, _Contents] = {}
+        self._saves: dict[int, int] = {}  # block ids by place
+        self._writes = _Pending("write", [])
+        self._begun: list[Transfer] = []
+        self._pending: dict[int, _Pending] = {}
+        self._void: set[int] = set()
+        self._num_transfers = 0
+        self._num_saved = self._num_not_saved = self._num_from_memory = self._num_from_disk = self._num_failed = 0
+
+    def __contains__(self, key: BlockKey) -> bool:
+        contents = self._contents.get(key)
+        return contents is not None and (contents.memory is not None or contents.is_written)
+
+    def save(self, key: BlockKey, block_id: int) -> bool:
+        """See `BlocksElsewhere`. What is elsewhere already is not copied again."""
+        contents = self._contents.get(key) or _Contents()
+        if contents.memory is not None:
+            self._memory.touch(contents.memory)
+            return True
+        taken = self._memory.take(key)
+        if taken is None:
+            self._num_not_saved += not contents.is_written
+            return contents.is_written
+        place, lost = taken
+        if lost is not None:
+            self._lose_memory(lost)
+        # A save that no step was told of yet is replaced with its place.
+        self._saves[place] = block_id
+        contents.memory = place
+        self._contents[key] = contents
+        self._num_saved += 1
+        if self._disk.count and contents.disk is None:
+            self._write(key, contents)
+        return True
+
+    def hold(self, keys: Sequence[BlockKey]) -> int:
+        """See `BlocksElsewhere`."""
+        pending = _Pending("load", [(key, self._contents[key]) for key in keys])
+        for _, contents in pending.moved:
+            place = contents.memory if contents.memory is not None else contents.disk
+            if place is None:
+                raise ValueError("contents that are nowhere cannot be loaded")
+            self._pin(pending, place)
+            pending.sources.append(place)
+        return self._add(pending)
+
+    def load(self, load_id: int, block_ids: Sequence[int]) -> None:
+        """See `BlocksElsewhere`."""
+        sources = self._pending[load_id].sources
+        copies = tuple(BlockCopy(place, block_id) for place, block_id in zip(sources, block_ids, strict=True))
+        self._begun.append(Transfer(load_id, "load", copies))
+
+    def take_transfers(self) -> BlockTransfers | None:
+        """See `BlocksElsewhere`."""
+        if self._writes.moved:
+            writes, self._writes = self._writes, _Pending("write", [])
+            places = [writes.pinned[i : i + 2] for i in range(0, len(writes.pinned), 2)]
+            copies = tuple(BlockCopy(source, target) for source, target in places)
+            self._begun.append(Transfer(self._add(writes), "write", copies))
+        if not (self._saves or self._pending):
+            return None
+        saves = tuple(BlockCopy(block_id, place) for place, block_id in self._saves.items())
+        begun = tuple(self._begun)
+        self._saves, self._begun = {}, []
+        return BlockTransfers(saves, begun, tuple(self._pending))
+
+    def take_results(self, results: Sequence[TransferResult]) -> list[FinishedLoad]:
+        """See `BlocksElsewhere`. Contents that could not be copied are forgotten."""
+        finished = []
+        for result in results:
+            pending = self._pending.pop(result.transfer_id, None)
+            if pending is None:
+                continue
+            for place in pending.pinned:
+                self._places_of(place).unpin(place)
+            if pending.kind == "write":
+                self._end_write(pending, result.num_done)
+                continue
+            is_right = self._end_load(pending, result.num_done) and result.transfer_id not in self._void
+            self._void.discard(result.transfer_id)
+            finished.append(FinishedLoad(result.transfer_id, is_right))
+        return finished
+
+    def forget(self) -> None:
+        """See `BlocksElsewhere`."""
+        for key in list(self._contents):
+            self._drop(key)
+        self._void.update(number for number, pending in self._pending.items() if pending.kind == "load")
+
+    def stats(self) -> OffloadStats:
+        """Counts as they stand."""
+        return OffloadStats(
+            num_in_memory=len(self._memory),
+            num_memory_places=self._memory.count,
+            num_on_disk=len(self._disk),
+            num_disk_places=self._disk.count,
+            num_saved=self._num_saved,
+            num_not_saved=self._num_not_saved,
+            num_loaded_from_memory=self._num_from_memory,
+            num_loaded_from_disk=self._num_from_disk,
+            num_failed=self._num_failed,
+        )
+
+    def _places_of(self, place: int) -> Places:
+        return self._memory if place < self._memory.count else self._disk
+
+    def _pin(self, pending: _Pending, place: int) -> None:
+        self._places_of(place).pin(place)
+        pending.pinned.append(place)
+
+    def _add(self, pending: _Pending) -> int:
+        self._num_transfers += 1
+        self._pending[self._num_transfers] = pending
+        return self._num_transfers
+
+    def _write(self, key: BlockKey, contents: _Contents) -> None:
+        """Copy what memory has to the disk as well, unless all of the disk is in use right now."""
+        taken = self._disk.take(key)
+        if taken is None or contents.memory is None:
+            return
+        contents.disk, lost = taken
+        if lost is not None:
+            self._lose_disk(lost)
+        self._writes.moved.append((key, contents))
+        self._pin(self._writes, contents.memory)
+        self._pin(self._writes, contents.disk)
+
+    def _end_write(self, pending: _Pending, num_done: int) -> None:
+        for index, (key, contents) in enumerate(pending.moved):
+            if self._contents.get(key) is not contents:
+                continue  # forgotten meanwhile
+            contents.is_written = index < num_done
+            if not contents.is_written and contents.disk is not None:
+                self._disk.free(contents.disk)
+                self._lose_disk(key)
+
+    def _end_load(self, pending: _Pending, num_done: int) -> bool:
+        """Count what was loaded; whether all of it was."""
+        for place in pending.sources[:num_done]:
+            if place < self._memory.count:
+                self._num_from_memory += 1
+            else:
+                self._num_from_disk += 1
+        if num_done >= len(pending.moved):
+            return True
+        self._num_failed += 1
+        key, contents = pending.moved[num_done]
+        if self._contents.get(key) is contents:
+            self._drop(key)
+        return False
+
+    def _lose_memory(self, key: BlockKey) -> None:
+        contents = self._contents[key]
+        contents.memory = None
+        if contents.disk is None:
+            del self._contents[key]
+
+    def _lose_disk(self, key: BlockKey) -> None:
+        contents = self._contents[key]
+        contents.disk, contents.is_written = None, False
+        if contents.memory is None:
+            del self._contents[key]
+
+    def _drop(self, key: BlockKey) -> None:
+        contents = self._contents.pop(key)
+        if contents.memory is not None:
+            self._memory.free(contents.memory)
+        if contents.disk is not None:
+            self._disk.free(contents.disk)

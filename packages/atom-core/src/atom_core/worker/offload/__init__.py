@@ -1,0 +1,1 @@
+"""The bytes of blocks that live outside the paged cache, and their way there and back."""
