@@ -78,15 +78,15 @@ def test_latents_in_float8_are_aiters_over_one_scale_of_a_layer(platform: Platfo
     assert select_mixer(other, platform).backend == "triton"
 
 
-def test_scales_of_tokens_are_the_assemblys_and_the_references_elsewhere(platform: Platform):
+def test_scales_of_tokens_are_the_assemblys_and_our_kernels_elsewhere(platform: Platform):
     assert "`pa_fwd_asm` also reads caches with a scale for each token and head" in WORDS
     tokens, heads = (CacheFormat(platform.float8, scales) for scales in ("token_head", "head"))
     assert attention(platform, cache=tokens).layout.name == "shuffled_scaled"
-    assert "The reference serves, slowly, where other models or latents have a scale for each token and head" in WORDS
-    assert attention(platform, cache=tokens, has_sinks=True).backend == "reference"
-    assert select_mixer(replace(LATENT, cache=tokens), platform).backend == "reference"
+    assert "Our Triton kernels serve where other models or latents have a scale for each token and head" in WORDS
+    assert attention(platform, cache=tokens, has_sinks=True).backend == "triton"
+    assert select_mixer(replace(LATENT, cache=tokens), platform).backend == "triton"
     assert "and where checkpoints have one for each head of keys and values" in WORDS
-    assert attention(platform, cache=heads).backend == "reference"
+    assert attention(platform, cache=heads).backend == "triton"
 
 
 def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> str:

@@ -14,6 +14,11 @@ MAINS = {
     "atom_core/executor/processes/rank_loop.py: _load": "self._answer",
     "atom_server/lifecycle.py: _serve": "server.serve",
 }
+# What a start made goes when the engine sleeps, and what waking made is frozen as a start's is.
+WAKING = {
+    "atom_core/engine/process/core_process.py: _handle",
+    "atom_core/executor/processes/rank_loop.py: _handle",
+}
 # It puts collection back as it was.
 FOR_A_WHILE = "atom_core/garbage.py: no_collection"
 
@@ -34,7 +39,7 @@ def find_calls() -> Iterator[tuple[str, str, int]]:
 
 
 def test_only_the_mains_of_our_processes_freeze_garbage():
-    assert sorted(where for where, called, _ in calls() if called in ("gc.freeze", "freeze")) == sorted(MAINS)
+    assert {where for where, called, _ in calls() if called in ("gc.freeze", "freeze")} == {*MAINS, *WAKING}
 
 
 def test_what_a_start_left_is_frozen_before_the_work_begins():

@@ -12,6 +12,7 @@ from atom_kernels.formats import Plain
 from atom_kernels.norm import rms_norm
 from atom_kernels.protocols import SingleRank
 from atom_models import BuildContext
+from atom_models.groups import Groups
 from atom_models.layers import (
     ColumnParallelLinear,
     GatedActivation,
@@ -145,7 +146,7 @@ def test_what_a_layer_left_unreduced_is_summed_once_whoever_asks():
 
 
 def test_a_norm_sums_over_ranks_by_itself_unless_they_have_summed_already():
-    norm, calls = RMSNorm(24, 1e-5, BuildContext(collectives=SameRanks()), prefix="n"), []
+    norm, calls = RMSNorm(24, 1e-5, BuildContext(groups=Groups(SameRanks())), prefix="n"), []
     weight = fill(norm)["n.weight"]
     x, residual = torch.randn(5, 24), torch.randn(5, 24)
     for asked_before in (False, True):

@@ -13,9 +13,10 @@ from atom_models import BuildContext, CheckpointError, build_model, load_model, 
 from atom_models.checkpoint import open_checkpoint
 from atom_models.fallback.admission import FallbackRefusedError
 from atom_models.groups import Groups, Stage
+from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.requirements import check_shared
-from atom_models.weights.filling import check_fit, loadable
+from atom_models.weights.filling import check_fit
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
 
@@ -44,7 +45,7 @@ def logits_of_stages(path: Path, count: int) -> torch.Tensor:
 
 
 def names_of(model: Any) -> set[str]:
-    return {name for layer in loadable(model) for name in layer.expected_weights()}
+    return {name for layer in loadable(model) for name in expected_weights(layer)}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "deepseek_v32", "gemma3", "nemotron"])

@@ -91,7 +91,9 @@ def test_administrators_reach_both(two_engines):
     assert values(two_engines, "engine_paused") == {"0": 1, "1": 1}
     assert two_engines.post("/resume").status_code == 200
     assert two_engines.post("/reset_prefix_cache").status_code == 200
-    assert two_engines.post("/sleep").status_code == 501
+    assert two_engines.post("/sleep").status_code == 200
+    assert get(two_engines, "/is_sleeping").json() == {"is_sleeping": True}
+    assert two_engines.post("/wake_up").status_code == 200
 
 
 def test_embeddings_come_from_both(two_engines):

@@ -160,7 +160,7 @@ def test_every_route_of_the_administrator_is_closed_to_other_keys(front):
     closed = {path for path, method in routes if code_of_any(front.ask("alice", method, path)) == "admin_key_required"}
     assert closed == {
         *("/debug/requests", "/abort_requests", "/reset_prefix_cache", "/pause", "/resume", "/is_paused"),
-        *("/sleep", "/wake_up", "/start_profile", "/stop_profile"),
+        *("/sleep", "/wake_up", "/is_sleeping", "/start_profile", "/stop_profile"),
     }
 
 

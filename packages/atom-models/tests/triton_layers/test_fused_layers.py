@@ -12,6 +12,7 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.protocols import SINGLE_RANK
 from atom_kernels.settings import triton_interpret
 from atom_models import BuildContext
+from atom_models.groups import Groups
 from atom_models.layers import (
     GatedActivation,
     MergedColumnParallelLinear,
@@ -42,7 +43,7 @@ class Block:
 
     def __init__(self, *, fused, hidden_act="silu", bias=False, ranks=SINGLE_RANK):
         platform = make_platform(fused=fused)
-        context = BuildContext(dtype=torch.float32, platform=platform, device=platform.device, collectives=ranks)
+        context = BuildContext(dtype=torch.float32, platform=platform, device=platform.device, groups=Groups(ranks))
         sizes = {"gate_proj": INTERMEDIATE, "up_proj": INTERMEDIATE}
         self.gate_up = MergedColumnParallelLinear(HIDDEN, sizes, context, prefix="mlp.gate_up_proj", bias=bias)
         self.act = GatedActivation(hidden_act, INTERMEDIATE, context, after=self.gate_up)

@@ -114,7 +114,7 @@ def max_fused_rows(plan: Plan) -> int:
 
 def max_normed_rows(plan: Plan, platform: Platform) -> int:
     """The same for the norm alone. Where the kernel that rounds rows norms them, however many there are, it pays."""
-    rounds = plan.op is FUSED_LINEAR and plan.rows[-1].backend == "triton"
+    rounds = plan.op is FUSED_LINEAR and not plan.rows[-1].is_fallback
     return sys.maxsize if rounds and norms_while_rounding(plan.problem, platform) else max_fused_rows(plan)
 
 

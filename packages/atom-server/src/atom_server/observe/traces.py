@@ -116,5 +116,5 @@ def check_endpoint(endpoint: str) -> None:
         import opentelemetry.exporter.otlp.proto.http.trace_exporter
         import opentelemetry.sdk.trace  # noqa: F401
     except ImportError:
-        message = "otlp_traces_endpoint needs OpenTelemetry, which is not installed: pip install 'atom-server[otel]'"
+        message = "otlp_traces_endpoint needs OpenTelemetry: install atom-server with its extra otel"
         raise ConfigError(message) from None

@@ -62,7 +62,7 @@ class _Step:
     """The layer's inputs, without padding.
 
     Attributes:
-        scale: of what is cached: ``[1]``, or ``[num_blocks, block_size]`` of each token, None for 1.
+        scale: cached numbers are multiplied by it: ``[1]``, or ``[num_blocks, block_size]`` for each token; None for 1.
     """
 
     q: torch.Tensor

@@ -171,10 +171,10 @@ def planned_host(problem: MixerProblem, layer_name: str, context: BuildContext) 
     """The default of `BuildContext.mixer_host`.
 
     Raises:
-        UnsupportedMixerError: the cache is to be in another dtype than the model, and no kernel here reads one.
+        UnsupportedMixerError: the cache is to be in fp8, and no kernel here reads one.
     """
     plan = select_mixer(problem, context.platform)
-    if not plan.has_kernel and problem.kv_cache_dtype != problem.dtype:
+    if not plan.has_kernel and problem.cache.is_float8:
         reasons = "; ".join(f"{backend}: {reason}" for backend, reason in plan.reasons)
         raise UnsupportedMixerError(
             f"{layer_name}: no kernel here reads a cache of {problem.cache.name} ({reasons}): choose another "
