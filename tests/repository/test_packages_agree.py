@@ -14,7 +14,7 @@ from atom_core.structured_output.constraints.choice import INSTALL
 from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.
-OPTIONAL = {"transformers", "aiter", "matplotlib", "openpyxl", "triton", "uvloop", "vllm", "xgrammar"}
+OPTIONAL = {"transformers", "aiter", "matplotlib", "openpyxl", "opentelemetry", "triton", "uvloop", "vllm", "xgrammar"}
 
 
 # Needed without an import: torch warns where it is missing.

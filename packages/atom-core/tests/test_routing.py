@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from itertools import cycle
 
+import msgspec
 import pytest
 
 from atom_core.engine.replicas.known_blocks import KnownBlocks
@@ -13,7 +14,7 @@ from atom_core.engine.replicas.open_samples import OpenSamples
 from atom_core.engine.replicas.router import Route, Router
 from atom_core.engine.replicas.status import total_stats
 from atom_core.kv_cache import BlockTable, KVCacheConfig, PagedCache
-from atom_core.messages import EngineOutput, Prompt, SamplingParams, StepStats, Submission
+from atom_core.messages import EngineOutput, OffloadStats, Prompt, SamplingParams, StepStats, Submission
 from atom_core.messages.requests import RequestKind
 
 BLOCK = 4
@@ -92,6 +93,13 @@ def test_counts_of_several_engines_are_summed_field_by_field():
     one, other = stats_of(1, (5, 3, 1)), stats_of(10, (4,))
     assert total_stats([one]) is one
     assert total_stats([one, other]) == stats_of(11, (9, 3, 1))
+
+
+def test_blocks_that_engines_keep_elsewhere_are_added_up_too():
+    kept = OffloadStats(*range(9))
+    alone = msgspec.structs.replace(stats_of(1, ()), offload=kept)
+    assert total_stats([alone, stats_of(1, ())]).offload == kept
+    assert total_stats([alone, alone]).offload == OffloadStats(*range(0, 18, 2))
 
 
 def test_where_caches_find_no_prefixes_only_the_load_counts():

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from atom_core.engine.info import EngineInfo
-from atom_core.messages import StepStats
+from atom_core.messages import OffloadStats, StepStats
 
 EngineState = Literal["starting", "serving", "restarting", "dead"]
 
@@ -43,4 +43,9 @@ def total_stats(all_stats: Sequence[StepStats]) -> StepStats:
     by_field = {name: [getattr(stats, name) for stats in all_stats] for name in StepStats.__struct_fields__}
     positions = by_field.pop("num_accepted_tokens_per_pos")
     accepted = tuple(map(sum, zip_longest(*positions, fillvalue=0)))
-    return StepStats(**{name: sum(values) for name, values in by_field.items()}, num_accepted_tokens_per_pos=accepted)
+    offloads = [msgspec.structs.astuple(found) for found in by_field.pop("offload") if found is not None]
+    return StepStats(
+        **{name: sum(values) for name, values in by_field.items()},
+        num_accepted_tokens_per_pos=accepted,
+        offload=OffloadStats(*map(sum, zip(*offloads, strict=True))) if offloads else None,
+    )
