@@ -84,7 +84,7 @@ def test_of_one_long_prompt_1024_blocks_are_compared():
 
 
 def test_counts_of_several_engines_are_summed_field_by_field():
-    names = [name for name in StepStats.__struct_fields__ if name != "num_accepted_tokens_per_pos"]
+    names = [name for name in StepStats.__struct_fields__ if name not in ("num_accepted_tokens_per_pos", "offload")]
 
     def stats_of(first: int, accepted: tuple[int, ...]) -> StepStats:
         numbers = {name: first * (place + 1) for place, name in enumerate(names)}
@@ -93,13 +93,9 @@ def test_counts_of_several_engines_are_summed_field_by_field():
     one, other = stats_of(1, (5, 3, 1)), stats_of(10, (4,))
     assert total_stats([one]) is one
     assert total_stats([one, other]) == stats_of(11, (9, 3, 1))
-
-
-def test_blocks_that_engines_keep_elsewhere_are_added_up_too():
-    kept = OffloadStats(*range(9))
-    alone = msgspec.structs.replace(stats_of(1, ()), offload=kept)
-    assert total_stats([alone, stats_of(1, ())]).offload == kept
-    assert total_stats([alone, alone]).offload == OffloadStats(*range(0, 18, 2))
+    keeping = msgspec.structs.replace(one, offload=OffloadStats(*range(9)))
+    assert total_stats([keeping, other]).offload == keeping.offload
+    assert total_stats([keeping, keeping]).offload == OffloadStats(*range(0, 18, 2))
 
 
 def test_where_caches_find_no_prefixes_only_the_load_counts():
@@ -184,7 +180,7 @@ def test_by_prefix_twice_as_many_tokens_are_found_as_in_turn(num_blocks):
     # 60 blocks hold 5 of the prefixes, and 1000 all of them: then each is computed once, or once for each engine.
     router, turns = make_router(num_blocks=num_blocks), cycle((0, 1))
     by_prefix, in_turn = CountingCaches(num_blocks), CountingCaches(num_blocks)
-    for token_ids in requests_of_shared_prefixes()[: None if num_blocks == 60 else 24]:
+    for token_ids in requests_of_shared_prefixes()[: None if num_blocks == 60 else 20]:
         by_prefix.serve(router.route(token_ids, IDLE).rank, token_ids)
         in_turn.serve(next(turns), token_ids)
     assert by_prefix.num_found > 1.5 * in_turn.num_found > 0
