@@ -35,7 +35,7 @@ def test_tokens_after_waking_are_those_of_before_and_memory_was_free(
             engine.sleep(level)
             asleep = torch.cuda.memory_allocated()
             assert awake - before_start > 256 << 20
-            assert asleep - before_start < 40 << 20  # cuBLAS keeps 32 MiB to work in
+            assert asleep - before_start < 80 << 20  # cuBLAS keeps 32 MiB for each of its streams
             engine.wake_up()
             assert tokens(engine) == before
             while engine._core.prepare():
