@@ -70,8 +70,8 @@ def test_a_module_is_loaded_with_the_mistake_and_its_file_is_left_as_it_was(muta
 
 def test_a_sample_takes_some_of_every_file_and_the_same_after_an_edit_elsewhere(tmp_path: Path):
     everything = PARTS["scheduler"].mutations
-    sample = spread(everything, 40)
-    assert len(sample) == 40 == len(set(sample))
+    sample = spread(everything, 60)
+    assert len(sample) == 60 == len(set(sample))
     assert {edit.file for edit in sample} == {edit.file for edit in everything}
     before, after = mutations_in(tmp_path / "before"), mutations_in(tmp_path / "after", "# A line above.\n\n" + CODE)
     assert [edit.lot for edit in spread(after, 3)] == [edit.lot for edit in spread(before, 3)]

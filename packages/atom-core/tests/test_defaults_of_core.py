@@ -29,6 +29,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "skip_tokenizer_init": False,
         "seed": 0,
     },
+    "config.sections.OffloadConfig": {"disk_bytes": 0},
     "config.sections.CacheConfig": {"strict_memory": False},
     "config.sections.ParallelConfig": {
         "tensor_parallel_size": 1,
