@@ -275,7 +275,6 @@ def test_survivors_are_reported_and_fail_the_command(
     [
         ("adapters", ["--kind", "arguments", "layout", "skipped", "enum"]),
         ("sampler", ["--only", "sampling/extras", "--kind", "comparison", "arithmetic", "left out"]),
-        ("scheduler", ["--only", "block_pool", "--kind", "comparison", "arithmetic", "condition", "went on"]),
     ],
 )
 def test_the_tests_find_a_sample_of_the_mistakes(part: str, flags: list[str]):

@@ -27,6 +27,12 @@ _NAMES = "names of what comes out as a mapping"
 _ANY_PIVOTS = "any pivots would do: they make the search short and decide nothing"
 _HOW_SOON = "any key between ends the search: how soon is its speed alone"
 HARMLESS: Harmless = {
+    (
+        "sampling/extras.py: _ban_words",
+        "longest - 1",
+        "longest + 1",
+    ): "of a longer tail each word looks at its own part",
+    ("sampling/extras.py: _ban_words", "longest > 1", "longest >= 1"): "a word of one token looks at no tail",
     ("sampling/contract.py: _sample_row", "top_p < 1", "top_p <= 1"): "the tokens that reach all of the mass are all",
     ("sampling/ops.py: _make_inputs", "*", "*"): _EXAMPLES,
     ("sampling/ops.py: turns", "*", "*"): _EXAMPLES,
