@@ -41,6 +41,8 @@ _LEAVES_EARLY = 0.1  # of the streams: closed after their first event
 class MixedStreams:
     """`number` clients of `url`; each asks for one of `KINDS` after another, half of them as streams.
 
+    The server has to keep idle connections for as long as the clients ask.
+
     Attributes:
         problems: answers that differ from the one that was given alone.
         answered: how often each kind was answered, and how many clients left early.
@@ -57,7 +59,8 @@ class MixedStreams:
         asyncio.run(self._run(seconds))
 
     async def _run(self, seconds: float) -> None:
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=2)
+        # No connection expires: httpx may close one that it has just given to another request.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=None)
         async with httpx.AsyncClient(base_url=self._url, timeout=120, limits=limits) as client:
             for kind in KINDS:
                 self._expected[kind] = await _whole(client, kind)

@@ -247,11 +247,15 @@ class ServeProcess:
             raise AssertionError("not ready: " + "\n".join(self.lines))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
+    def __exit__(self, failure: object, *_: object) -> None:
+        status = self.process.poll()
+        if status is None:
             self.process.kill()
         self.process.wait(10)
         self._reader.join(10)
+        if failure is not None:
+            state = "was running" if status is None else f"had ended with status {status}"
+            print(f"The server {state}. Its log:\n{self.text[-20000:]}")
         if self.process.stderr is not None:
             self.process.stderr.close()
 

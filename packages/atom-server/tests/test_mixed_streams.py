@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
     "seconds", [10, pytest.param(600, marks=[pytest.mark.slow, pytest.mark.by_hand])], ids="{}s".format
 )
 def test_no_token_changes_memory_stays_and_health_is_told_while_two_hundred_clients_ask(serve_process, seconds):
-    with serve_process("--log-level", "warning") as served:
+    with serve_process("--log-level", "warning", "--timeout-keep-alive", "3600") as served:
         pids = [served.process.pid, engine_pid(served)]
         clients = MixedStreams(served.url, 200, seed=1)
         probe = HealthProbe(int(served.url.rpartition(":")[2]), served.process.pid)

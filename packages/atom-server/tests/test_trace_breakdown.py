@@ -112,15 +112,13 @@ def test_the_middle_step_of_a_phase_is_taken():
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (
-            gzip.compress(json.dumps({"traceEvents": []}).encode())[:-9],
-            "is cut short: its compressed data ends too early",
-        ),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "is cut short: its compressed data ends too early"),
         (b'{"traceEvents": [{"ph": "X"', "is cut short: its JSON ends too early"),
         (b"{} x", "is no JSON"),
         (b"{}", "is no trace of torch's profiler"),
         (b'{"traceEvents": []}', "has no step of the engine: record it with --mark-trace"),
     ],
+    ids=["cut compression", "cut JSON", "text", "no trace", "no step"],
 )
 def test_a_file_that_is_no_whole_trace_is_told_in_one_line(tmp_path, capsys, content, reason):
     pytest.importorskip("openpyxl")
