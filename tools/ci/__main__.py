@@ -15,17 +15,22 @@ from tools.ci.summary import has_failed, summary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _HATCH = (".venv/bin/hatch", "run")
+_SLOW = "slow and not timing and not by_hand"
 _TIMING = "timing and not gpu and not by_hand"
+
+
+def _files_with(marker: str, folder: str) -> list[str]:
+    """The files of tests with `marker`. To look for such tests in all files takes as long as some of the steps."""
+    files = sorted((ROOT / folder).glob("*/tests/**/test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if f"mark.{marker}" in file.read_text()]
+
+
 STEPS = (
     Step("check", (*_HATCH, "check")),
     Step("test", (*_HATCH, "test", "packages", "tests"), tests=True),
-    # Those on the real default model. What downloads packages takes minutes more and is run by hand.
-    Step("test-slow", (*_HATCH, "test-slow", "packages", "-m", "slow and not timing"), tests=True),
-    Step(
-        "test-timing",
-        (*_HATCH, "test-timing", "packages", "tests", "-m", "timing and not gpu and not by_hand"),
-        tests=True,
-    ),
+    # Those on the real default model too. What downloads packages takes minutes more and is run by hand.
+    Step("test-slow", (*_HATCH, "test-slow", *_files_with("slow", "packages"), "-m", _SLOW), tests=True),
+    Step("test-timing", (*_HATCH, "test-timing", *_files_with("timing", "packages"), "-m", _TIMING), tests=True),
 )
 
 

@@ -92,7 +92,7 @@ def marks_in_memory() -> set[bytes]:
     return found
 
 
-@pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [40, pytest.param(250, marks=pytest.mark.slow)])
 def test_nothing_that_a_client_sends_is_remembered_without_end(server, monkeypatch, number):
     """Grammars that were compiled are remembered, up to a number; nothing else."""
     monkeypatch.setattr(server.engine._inputs._grammars, "_max_grammars", 8)
@@ -103,9 +103,9 @@ def test_nothing_that_a_client_sends_is_remembered_without_end(server, monkeypat
 
 
 @pytest.mark.slow
-def test_ten_thousand_ids_salts_and_headers_leave_nothing_behind(server):
-    statuses = send_all(server, (f"zq{index}qz" for index in range(10_000)), most=1)
-    assert statuses == [200] * 10_000
+def test_two_thousand_ids_salts_and_headers_leave_nothing_behind(server):
+    statuses = send_all(server, (f"zq{index}qz" for index in range(2000)), most=1)
+    assert statuses == [200] * 2000
     server.wait_until_idle(60)
     # Python's urllib remembers the last 128 URLs that it split.
     assert len(marks_in_memory()) <= 128 + 4
