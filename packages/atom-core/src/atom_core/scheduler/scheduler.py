@@ -151,7 +151,7 @@ class Scheduler:
         self._in_flight.append(step)
         output = step.commit(
             self._book.take_dropped_ids(),
-            copies_before=self._cache.take_copies(),
+            copies_before=self._cache.states.take_copies(),
             copies_behind=self._keep_states(step) if self._ends.keeps_states else (),
             transfers=None if self._elsewhere is None else self._elsewhere.take_transfers(),
         )
@@ -230,7 +230,7 @@ class Scheduler:
     def _keep_states(self, step: StepPlan) -> list[tuple[int, int]]:
         """Snapshots of the states that rows of the step leave: slots from which and to which they are copied."""
         kept = (row for row in step.rows if row.end == self._ends.next_snapshot(row.request))
-        copies = (self._cache.keep_state(row.request.block_table, row.end) for row in kept)
+        copies = (self._cache.states.keep(row.request.block_table, row.end) for row in kept)
         return [copy for copy in copies if copy is not None]
 
     def _rank(self, request: EngineRequest, arrival: float) -> float:
