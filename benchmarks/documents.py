@@ -19,13 +19,13 @@ def document_of(
     others: Iterable[float | None],
     results: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """The whole JSON.
+    """The JSON of one run.
 
     Args:
         options: the flags, of which `--commit` is read.
         settings: what was measured (see `flags_of`).
         idle: from `machine.idle_share`, before anything was measured.
-        others: from `Interference.share`, over each part of what was measured; the most counts.
+        others: what `Interference.share` says of each part of the run; the largest is kept.
     """
     return {
         "benchmark": benchmark,
@@ -39,11 +39,11 @@ def document_of(
 
 
 def was_idle(idle: float | None) -> bool:
-    """Whether so large a share of the cores' time was idle that timings mean something; yes where nobody knows."""
+    """Whether the machine was idle enough for timings to mean something; True where the system does not say."""
     return idle is None or idle >= machine.QUIET_IDLE_SHARE
 
 
 def flags_of(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The flags of these names; of `--model` the last part, which is the same on every machine."""
+    """The flags of these names. A model is named by the last part of its path, which all machines share."""
     flags = {name: getattr(options, name) for name in names}
     return flags | {"model": Path(flags["model"]).name} if "model" in flags else flags

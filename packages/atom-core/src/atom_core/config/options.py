@@ -30,7 +30,7 @@ class Option:
         section: heading under which it is documented.
         choices: allowed values, where they are few.
         minimum, maximum: inclusive bounds of numbers.
-        within_cores: the cores of this machine are a bound too.
+        within_cores: a number may not be larger than that of this machine's cores.
         short: a short flag, e.g. "-tp".
     """
 

@@ -18,8 +18,8 @@ class KeptStates:
     Without such groups there is nothing to hold. `on_evict(snapshot_id)` is told of a state that is to be overwritten.
 
     Attributes:
-        slots: those of requests.
-        snapshots: the states behind prefixes.
+        slots: tells which request has which slots.
+        snapshots: tells which slots hold states behind prefixes.
     """
 
     def __init__(self, config: KVCacheConfig, on_evict: Callable[[int], None]) -> None:
@@ -69,12 +69,12 @@ class KeptStates:
         return [(source, target) for target, source in copies.items()]
 
     def written(self, table: BlockTable, num_blocks: int) -> None:
-        """The states that were to be kept of the first `num_blocks` blocks are written."""
+        """States that `keep` asked for behind the first `num_blocks` blocks are written now."""
         for index in [index for index in table.snapshots if index < num_blocks]:
             self.snapshots.release(table.snapshots.pop(index))
 
     def release(self, table: BlockTable) -> None:
-        """Give up the slots of `table` at once, and what it was about to keep."""
+        """Give up the slots of `table`, and the snapshots that it was about to write."""
         if table.slot != NO_SLOT:
             self.slots.give_back(table.slot)
             for snapshot_id in table.snapshots.values():

@@ -30,7 +30,7 @@ class PagedCache:
 
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.
-        states: the slots of requests, and those of states behind prefixes.
+        states: the states of requests, and those behind cached prefixes.
         num_queries, num_hits: tokens looked up in the prefix cache, and found.
         num_returning: blocks given up that a step in flight, or a load, may still read or write.
 

@@ -1,4 +1,4 @@
-"""`ModelRunner`: one device's part of an engine, which loads, runs the steps it is given in order, and sleeps."""
+"""`ModelRunner`: loads a model on one device, runs the steps it is given in order, sleeps and wakes up."""
 
 from __future__ import annotations
 

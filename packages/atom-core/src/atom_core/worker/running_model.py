@@ -60,7 +60,8 @@ class RunningModel:
         config: the engine's configuration.
         weights: the model without a cache.
         loaded: what loading found out about it.
-        device, ranks: where it runs, and who runs the same steps.
+        device: where the model runs.
+        ranks: those that run the same steps.
         profiler: names what runs in its traces.
         compilation: counts what steps waited for.
         capture: makes graphs of steps; None leaves that to the device.
@@ -68,7 +69,8 @@ class RunningModel:
     Attributes:
         model: the model over its cache.
         states: what is kept of each request.
-        sampler, steps: what draws tokens, and what builds batches and runs them.
+        sampler: draws tokens.
+        steps: builds batches and runs them.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ def compile_model(model: Any, config: EngineConfig, rank: int = 0) -> Any:
 
 
 class CompilationWatch:
-    """Sees torch compile, once it has begun to look.
+    """Sees when torch compiles a model, from `begin` on.
 
     Attributes:
         is_running: a model is being compiled.
@@ -55,7 +55,7 @@ class CompilationWatch:
         self.is_running, self.num_begun = False, 0
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Ask torch to tell of every compilation."""
         from torch._dynamo.callback import callback_handler  # takes seconds, which only those who compile have to wait
 
         callback_handler.register_start_callback(partial(self._set, True))

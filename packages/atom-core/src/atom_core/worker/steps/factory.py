@@ -20,7 +20,14 @@ from atom_core.worker.steps.protocol import Steps
 
 
 class StepParts(NamedTuple):
-    """What is kept of requests, what samples them, how the device takes steps over them, and what drafts, if any."""
+    """What steps over a model need.
+
+    Attributes:
+        states: what is kept of each request.
+        sampler: draws their tokens.
+        steps: builds batches and runs them, on the host or with graphs.
+        drafter: guesses tokens; None where no model drafts.
+    """
 
     states: RequestStates
     sampler: Sampler
@@ -29,7 +36,7 @@ class StepParts(NamedTuple):
 
 
 def make_steps(config: EngineConfig, model: EngineModel, loaded: LoadReport, capture: Capture | None) -> StepParts:
-    """All of it for `model`, which has its cache; without `capture` steps are computed as they come."""
+    """The parts for `model` over its cache; without `capture` there are no graphs, and the host builds batches."""
     max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
     num_groups, block_size = len(loaded.pages.groups), config.cache.block_size
 

@@ -66,12 +66,12 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
 def bind_fused_moe(
     problem: ExpertsProblem, weights: Any, quant_type: str, *, aligned_to: int = 1, **scales: torch.Tensor
 ) -> Callable[..., torch.Tensor]:
-    """The chosen experts by `fused_moe`.
+    """`fused_moe` with its weights, as a function of rows and the experts chosen for them.
 
     Args:
         quant_type: AITER's name for the weights' format.
-        aligned_to: bytes at whose multiples rows have to begin.
-        scales: of the weights, by AITER's names for them.
+        aligned_to: rows that begin at no multiple of so many bytes are copied first.
+        scales: scales of the weights, by the names that AITER has for them.
     """
     aiter = library()
     compute = aiter.bind(

@@ -85,7 +85,7 @@ def keys_and_values(
 
 @dataclass(frozen=True)
 class ReferenceMla(MixerRunner):
-    """Prologue, cache write and `attention` one after the other, which takes what further inputs there are."""
+    """Prologue, cache write and `attention` one after the other; inputs beyond queries and latents go to the last."""
 
     problem: MlaProblem
     attention: Callable[..., torch.Tensor] = latent_attention
