@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, timing
+from benchmarks import documents, machine, report, timing
 from benchmarks.offline import Scenario
 from benchmarks.sides import SideProcess
 
@@ -46,22 +46,14 @@ def run(options: argparse.Namespace) -> int:
             path = write_model(block, Path(folder) / block.replace(" ", "-"), options)
             results += measure(block, path, scenarios, options=options)
     ratios = [result["times_faster_than"]["transformers"]["median"] for result in results]
-    document: dict[str, Any] = {
-        "benchmark": "blocks",
-        "machine": machine.describe(options.commit),
-        "settings": {
-            "model": f"random models of {options.layers} layers, hidden size {options.hidden}, "
-            f"{options.experts} experts top-4",
-            "dtype": options.dtype,
-            "threads": options.threads,
-            "turns": options.turns,
-            "steps": options.steps,
-        },
-        "idle_share_before": idle,
-        "share_used_by_others": max((result["share_used_by_others"] or 0.0 for result in results), default=0.0),
+    sizes = f"{options.layers} layers, hidden size {options.hidden}, {options.experts} experts top-4"
+    settings = {"model": f"random models of {sizes}"} | documents.flags_of(
+        options, "dtype", "threads", "turns", "steps"
+    )
+    others = [result["share_used_by_others"] for result in results]
+    document = documents.document_of("blocks", options, settings, idle=idle, others=others, results=results) | {
         "median_ratio": round(statistics.median(ratios), 3),
         "lowest_ratio": min(ratios),
-        "results": results,
     }
     print(report.blocks_table(document))
     report.save_unless_doubtful(document, options)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, timing
+from benchmarks import documents, machine, report, timing
 from benchmarks.sides import SideProcess
 
 # What libgomp does where nobody says otherwise; saying so makes our engine leave it alone.
@@ -56,14 +56,8 @@ def run(options: argparse.Namespace) -> int:
     finally:
         for side in sides:
             side.close()
-    document = {
-        "benchmark": "busy",
-        "machine": machine.describe(options.commit),
-        "settings": {"model": Path(options.model).name, "dtype": options.dtype, "threads": 2, "steps": options.steps},
-        "idle_share_before": idle,
-        "share_used_by_others": others,
-        "results": results,
-    }
+    settings = documents.flags_of(options, "model", "dtype", "steps") | {"threads": 2}
+    document = documents.document_of("busy", options, settings, idle=idle, others=[others], results=results)
     print(report.busy_table(document))
     report.save_unless_doubtful(document, options)
     return 0

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, timing
+from benchmarks import documents, machine, report, timing
 from benchmarks.client_process import ClientProcess
 from benchmarks.server_process import Server
 from benchmarks.sides import SideProcess
@@ -51,22 +51,9 @@ def run(options: argparse.Namespace) -> int:
         client.close()
         inline.close()
     results = [_result(endpoint, size, timings) for endpoint, size, timings, _ in taken]
-    document: dict[str, Any] = {
-        "benchmark": "http",
-        "machine": machine.describe(options.commit),
-        "settings": {
-            "model": Path(options.model).name,
-            "dtype": options.dtype,
-            "threads": options.threads,
-            "context": options.context,
-            "turns": options.turns,
-            "steps": options.steps,
-        },
-        "idle_share_before": idle,
-        "quiet": idle is None or idle >= machine.QUIET_IDLE_SHARE,
-        "share_used_by_others": max((others or 0.0 for *_, others in taken), default=0.0),
-        "results": results,
-    }
+    settings = documents.flags_of(options, "model", "dtype", "threads", "context", "turns", "steps")
+    others = [share for *_, share in taken]
+    document = documents.document_of("http", options, settings, idle=idle, others=others, results=results)
     print(report.http_table(document))
     report.save_unless_doubtful(document, options)
     return 0

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, roofline, timing
+from benchmarks import documents, machine, report, roofline, timing
 from benchmarks.sides import ENGINES, SideProcess
 
 
@@ -65,8 +65,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
     machine.choose_dtype(options)
     idle = machine.idle_share()
-    quiet = idle is None or idle >= machine.QUIET_IDLE_SHARE
-    if not quiet:
+    if not documents.was_idle(idle):
         print(f"Other processes are busy: {idle:.0%} of the cores' time is idle. Timings will be too long.")
         if options.require_idle:
             return 1
@@ -99,23 +98,12 @@ def run(options: argparse.Namespace) -> int:
         _result(scenario, timings, config, rates, dtype=options.dtype) | {"share_used_by_others": others}
         for scenario, (timings, others) in zip(scenarios, taken, strict=True)
     ]
-    document = {
-        "benchmark": "offline",
-        "machine": machine.describe(options.commit),
-        "settings": {
-            "model": Path(options.model).name,
-            "dtype": options.dtype,
-            "threads": options.threads,
-            "turns": options.turns,
-            "steps": options.steps,
-        },
-        "idle_share_before": idle,
-        "quiet": quiet,
-        "share_used_by_others": max((result["share_used_by_others"] or 0.0 for result in results), default=0.0),
+    settings = documents.flags_of(options, "model", "dtype", "threads", "turns", "steps")
+    others = [result["share_used_by_others"] for result in results]
+    document = documents.document_of("offline", options, settings, idle=idle, others=others, results=results) | {
         "read_gb_per_s": round(rates.bytes_per_second / 1e9, 1),
         "matmul_tflop_per_s": round(rates.operations_per_second / 1e12, 3),
         "greedy_agreement": agreement,
-        "results": results,
     }
     print(report.offline_table(document))
     report.save_unless_doubtful(document, options)

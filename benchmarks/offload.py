@@ -8,10 +8,9 @@ import random
 import statistics
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report
+from benchmarks import documents, machine, report
 from benchmarks.http_overhead import resolve
 
 BLOCK_SIZE = 16
@@ -50,18 +49,8 @@ def run(options: argparse.Namespace) -> int:
         others = interference.share()
     base = talks["computed again"]
     results = [_summary(name, talk, base) for name, talk in talks.items()]
-    document: dict[str, Any] = {
-        "benchmark": "offload",
-        "machine": machine.describe(options.commit),
-        "settings": {
-            "model": Path(options.model).name,
-            **{name: getattr(options, name) for name in ("dtype", "threads", "tokens", "turns")},
-        },
-        "idle_share_before": idle,
-        "quiet": idle is None or idle >= machine.QUIET_IDLE_SHARE,
-        "share_used_by_others": others or 0.0,
-        "results": results,
-    }
+    settings = documents.flags_of(options, "model", "dtype", "threads", "tokens", "turns")
+    document = documents.document_of("offload", options, settings, idle=idle, others=[others], results=results)
     print(report.offload_table(document))
     report.save_unless_doubtful(document, options)
     return 0 if all(result["same_tokens"] for result in results) else 1

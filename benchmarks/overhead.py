@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, timing
+from benchmarks import documents, machine, report, timing
 
 VOCAB_SIZE = 49152
 # As sharp as a language model's logits are: a nucleus of 0.9 then holds some hundred tokens.
@@ -44,21 +44,10 @@ def run(options: argparse.Namespace) -> int:
                 added = taken["process"].median - taken["inline"].median
                 result["process"] = taken["process"].summary() | {"added_ms": round(1e3 * added, 3)}
             results.append(result)
-    document: dict[str, Any] = {
-        "benchmark": "overhead",
-        "machine": machine.describe(options.commit),
-        "settings": {
-            "model": f"ready logits of {options.vocab_size} tokens",
-            "dtype": "float32",
-            "threads": options.threads,
-            "turns": options.turns,
-            "steps": options.steps,
-        },
-        "idle_share_before": idle,
-        "quiet": idle is None or idle >= machine.QUIET_IDLE_SHARE,
-        "share_used_by_others": interference.share(),
-        "results": results,
-    }
+    logits = {"model": f"ready logits of {options.vocab_size} tokens", "dtype": "float32"}
+    settings = logits | documents.flags_of(options, "threads", "turns", "steps")
+    others = [interference.share()]
+    document = documents.document_of("overhead", options, settings, idle=idle, others=others, results=results)
     print(report.overhead_table(document))
     report.save_unless_doubtful(document, options)
     return 0

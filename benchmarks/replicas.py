@@ -7,10 +7,9 @@ import contextlib
 import random
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, timing
+from benchmarks import documents, machine, report, timing
 from benchmarks.client_process import ClientProcess
 from benchmarks.http_overhead import PATHS, everyday_words, resolve, stream_body
 from benchmarks.server_process import Server
@@ -51,19 +50,10 @@ def run(options: argparse.Namespace) -> int:
         interference = machine.Interference([client.pid, *(p for all in sides.values() for s in all for p in s.pids)])
         results = [_measure(streams, sides, client, options=options) for streams in options.streams]
         others = interference.share()
-    document: dict[str, Any] = {
-        "benchmark": "replicas",
-        "machine": machine.describe(options.commit),
-        "settings": {
-            "model": Path(options.model).name,
-            **{name: getattr(options, name) for name in ("dtype", "engines", "threads", "context", "tokens")},
-            **{name: getattr(options, name) for name in ("turns", "loads")},
-        },
-        "idle_share_before": idle,
-        "quiet": idle is None or idle >= machine.QUIET_IDLE_SHARE,
-        "share_used_by_others": others or 0.0,
-        "results": results,
-    }
+    settings = documents.flags_of(
+        options, "model", "dtype", "engines", "threads", "context", "tokens", "turns", "loads"
+    )
+    document = documents.document_of("replicas", options, settings, idle=idle, others=[others], results=results)
     print(report.replicas_table(document))
     report.save_unless_doubtful(document, options)
     return 0

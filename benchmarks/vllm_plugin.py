@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, timing
+from benchmarks import documents, machine, report, timing
 from benchmarks.offline import Scenario
 from benchmarks.sides import SideProcess
 
@@ -63,24 +63,12 @@ def run(options: argparse.Namespace) -> int:
     finally:
         for side in sides:
             side.close()
-    described = machine.describe(options.commit)
-    described["versions"] |= {name: version for name, version in versions.items() if version}
-    document: dict[str, Any] = {
-        "benchmark": "vllm",
-        "machine": described,
-        "settings": {
-            "model": Path(options.model).name,
-            "dtype": options.dtype,
-            "threads": os.cpu_count(),
-            "turns": options.turns,
-            "steps": options.steps,
-            "enforce_eager": options.enforce_eager,
-        },
-        "idle_share_before": idle,
-        "quiet": idle is None or idle >= machine.QUIET_IDLE_SHARE,
-        "share_used_by_others": max((result["share_used_by_others"] or 0.0 for result in results), default=0.0),
-        "results": results,
+    settings = documents.flags_of(options, "model", "dtype", "turns", "steps", "enforce_eager") | {
+        "threads": os.cpu_count()
     }
+    others = [result["share_used_by_others"] for result in results]
+    document = documents.document_of("vllm", options, settings, idle=idle, others=others, results=results)
+    document["machine"]["versions"] |= {name: version for name, version in versions.items() if version}
     print(report.vllm_table(document))
     report.save_unless_doubtful(document, options)
     return 0

@@ -116,6 +116,8 @@ def _allowed(option: Option) -> str:
         return ", ".join(f"`{choice}`" for choice in option.choices)
     if option.kind == "switch":
         return "on, off"
+    if option.within_cores:
+        return f"{option.minimum:g} to the number of this machine's cores"
     if option.minimum is not None and option.maximum is not None:
         return f"{option.minimum:g} to {_number(option.maximum)}"
     if option.minimum is not None:

@@ -100,7 +100,7 @@ def test_layers_in_one_place_share_its_memory_and_no_other():
 def test_the_bytes_allocated_are_those_of_keys_and_values(family, tmp_path):
     folder = make_tiny(family, tmp_path)
     with LLMEngine(str(folder), dtype="float32", num_kv_blocks=12, num_threads=1) as engine:
-        model = engine._core._executor._runner._model  # type: ignore[attr-defined]
+        model = engine._core._executor._runner.running.model  # type: ignore[attr-defined]
         caches, layers = model.cached.kv_caches, model.mixers
         problems = {name: layer.problem for name, layer in layers.items()}
         a_block = {name: 2 * p.num_kv_heads * p.head_dim * 4 * BLOCK_SIZE for name, p in problems.items()}

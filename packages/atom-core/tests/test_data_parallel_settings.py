@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def test_ranks_of_an_engine_are_told_its_first_device(tiny_llama: Path):
         ({"data_parallel_size": 2, "tensor_parallel_size": 2}, 3, "2 with tensor_parallel_size 2: 4 ranks;.*use 3"),
     ],
 )
-def test_more_ranks_than_gpus_are_refused(settings, num_gpus: int, says: str, tiny_llama: Path):
+def test_more_ranks_than_gpus_are_refused(settings, num_gpus: int, says: str, tiny_llama: Path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     with pytest.raises(ConfigError, match=says):
         resolved(tiny_llama, machine_of(num_gpus), **settings)
 

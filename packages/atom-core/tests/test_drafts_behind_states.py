@@ -45,8 +45,8 @@ def records_of(prompts: list[list[int]], outputs: list[dict[str, Any]]) -> list[
 def assert_nothing_is_held(engine: LLMEngine) -> None:
     cache = engine._core._scheduler._cache
     assert cache.pool.num_free == cache.config.num_blocks
-    assert cache.slots.num_free * (1 + NUM_DRAFTS) == cache.config.num_slots
-    assert cache.snapshots.num_free == cache.config.num_snapshots
+    assert cache.states.slots.num_free * (1 + NUM_DRAFTS) == cache.config.num_slots
+    assert cache.states.snapshots.num_free == cache.config.num_snapshots
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -49,7 +49,7 @@ def row(name: str, start: int, length: int, *, drafts: tuple[int, ...] = (), sam
 
 def by_definition(runner: ModelRunner, token_ids: list[int], number: int) -> list[int]:
     """The drafts after `token_ids`, of which all but the last were computed; without a cache."""
-    draft: Any = runner._model.draft.model
+    draft: Any = runner.running.model.draft.model
     states = whole_states(runner, token_ids[:-1])
     features = draft.features(*states)
     ids, inputs, guessed = token_ids[1:], [], []
@@ -77,16 +77,16 @@ def attend(draft: Any, x: torch.Tensor) -> torch.Tensor:
 @torch.inference_mode()
 def whole_states(runner: ModelRunner, token_ids: list[int]) -> tuple[torch.Tensor, Any]:
     """The states of a prompt by itself, in blocks of its own that are put back."""
-    caches = [tensor for caches in runner._model.cached.kv_caches.values() for tensor in caches]
+    caches = [tensor for caches in runner.running.model.cached.kv_caches.values() for tensor in caches]
     kept = [tensor.clone() for tensor in caches]
     positions = torch.arange(len(token_ids))
     geometries = []
-    for group in range(runner._model.num_groups):
+    for group in range(runner.running.model.num_groups):
         block_table = torch.tensor([[13, 15, 10]], dtype=torch.int32) + 16 * group
         slots = block_table[0][positions // 16].long() * 16 + positions % 16
         geometry = dummy_geometry([len(token_ids)], 16, "cpu")
         geometries.append(replace(geometry, block_table=block_table, slot_mapping=slots))
-    states = runner._model.forward(torch.tensor(token_ids), positions, geometries)
+    states = runner.running.model.forward(torch.tensor(token_ids), positions, geometries)
     for tensor, before in zip(caches, kept, strict=True):
         tensor.copy_(before)
     return states
@@ -106,7 +106,7 @@ def after_prompt(runner: ModelRunner, prompt: list[int], number: int = 4, name: 
 
 
 def drop(runner: ModelRunner, *names: str) -> None:
-    runner._states.update(SchedulerOutput(0, [], [], list(names)))
+    runner.running.states.update(SchedulerOutput(0, [], [], list(names)))
 
 
 @torch.inference_mode()
@@ -173,7 +173,7 @@ def test_requests_side_by_side_get_as_many_drafts_as_they_ask_for(runner):
 @torch.inference_mode()
 def test_nothing_is_written_outside_of_the_requests_blocks_and_the_slots_that_drafts_need(runner):
     layer = "draft.layers.0.self_attn.attn"
-    caches = runner._model.draft.cached.kv_caches[layer]
+    caches = runner.running.model.draft.cached.kv_caches[layer]
     for tensor in caches:
         tensor.fill_(7.0)
     after_prompt(runner, PROMPT[:14], 4, name="c")
@@ -208,7 +208,7 @@ def test_a_draft_with_a_vocabulary_of_its_own_guesses_ids_of_the_target(tiny_lla
 def test_a_draft_with_a_window_has_a_group_of_its_own(tiny_llama):
     """With places for one layer, the two of the target make two groups."""
     runner = make_runner(tiny_llama, sliding_window=6)
-    assert runner._model.num_groups == 3
+    assert runner.running.model.num_groups == 3
     entry = ScheduledRequest("a", 0, len(PROMPT), list(BLOCKS.values()), 1, (), 4)
     output = run(runner, entry, new={"a": PROMPT})
     [result] = output.requests

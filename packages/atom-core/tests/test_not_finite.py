@@ -94,7 +94,7 @@ def test_a_logit_of_minus_infinity_beside_others_is_sampled_from(make_engine, da
     logits = torch.zeros(2, engine.info.vocab_size)
     logits[0, 1:] = float("-inf")
     logits[1] = float("-inf")
-    sampler = engine._core._executor._runner._sampler
+    sampler = engine._core._executor._runner.running.sampler
     slots, positions = torch.tensor([0, 1]), torch.tensor([3, 3])
     with torch.inference_mode():
         assert sampler.draw(logits, slots, positions, filters=False).tolist() == [0, NOT_FINITE]

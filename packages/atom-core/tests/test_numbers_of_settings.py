@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "max_model_len": (None, 1, None),
     "load_dummy": (False, BOOLEANS),
     "seed": (None, 0, 2**63 - 1),
-    "num_threads": (None, 1, None),
+    "num_threads": (None, 1, os.cpu_count()),
     "kv_cache_dtype": ("auto", ("auto", "bf16", "fp8")),
     "block_size": (16, 1, 1024),
     "enable_prefix_caching": (True, BOOLEANS),
@@ -61,7 +62,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "step_timeout": (None, 0.1, None),
     "async_scheduling": (True, BOOLEANS),
     "tensor_parallel_size": (1, 1, None),
-    "data_parallel_size": (1, 1, None),
+    "data_parallel_size": (1, 1, os.cpu_count()),
     "pipeline_parallel_size": (1, 1, None),
     "decode_context_parallel_size": (1, 1, 1),
     "distributed_executor_backend": ("mp", ("mp",)),
@@ -109,6 +110,14 @@ def test_a_number_may_lie_on_its_bounds_and_not_beyond_them(name: str):
                 args_of(name, bound + beyond * step)
     if most is None:
         assert getattr(args_of(name, 10**9), name) == 10**9
+
+
+@pytest.mark.parametrize("name", ["num_threads", "data_parallel_size"])
+def test_neither_threads_nor_engines_are_more_than_the_machine_has_cores(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert getattr(EngineArgs(**{name: 16}), name) == 16
+    with pytest.raises(ConfigError, match=rf"^{name} is 17, more than this machine has cores: give at most 16$"):
+        EngineArgs(**{name: 17})
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -325,8 +334,9 @@ def resolved(tiny_llama: Path):
 
 
 @pytest.fixture
-def gpus() -> Platform:
-    """A machine with four GPUs that need not be there."""
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Platform:
+    """A machine with 16 cores and four GPUs that need not be there."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     return replace(Platform.nvidia("sm_90"), num_devices=4)
 
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from atom_core import LLMEngine, SamplingParams
-from atom_core.config import EngineArgs
-from atom_core.executor.processes.executor import ProcessExecutor
-from atom_core.executor.processes.rank_processes import RankProcesses
+from atom_core import SamplingParams
 from atom_core.messages import StructuredOutputParams
+from shared_ranks import (
+    PARAMS,
+    PROMPTS,
+    SharedRanks,
+    assert_ranks_change_no_token,
+    make_engine,
+    numbers_of,
+    outputs,
+    tokens_of_one_process,
+)
 from tiny_architectures import FAMILIES
 from tiny_models import make_tiny_llama
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, top_k=50, min_p=0.01, seed=7, max_tokens=12, ignore_eos=True)
-PROMPTS = [[3 + (7 * place + 31 * length) % 381 for place in range(length)] for length in (100, 1, 9, 33, 16, 40)]
-PARAMS = [GREEDY, SAMPLED] * 3
 # One of each way through attention, and through what a stage has: heads, experts, latents, a table that is tied.
 KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
 # Windows make groups of layers, and delta nets keep states: a stage has some layers of each.
@@ -29,50 +31,17 @@ QUICK = [*KINDS, "gemma3", "qwen3_next"]
 OTHERS = [name for name in FAMILIES if name not in QUICK]
 
 
-class SharedStages(RankProcesses):
-    """Processes that stay when an engine lets go of them: one model after the other is loaded into them."""
-
-    def close(self, grace: float = 0.0) -> None: ...
-
-    def end(self) -> None:
-        super().close()
-
-
 @pytest.fixture(scope="module")
-def stages() -> Iterator[RankProcesses]:
-    processes = SharedStages(2, device="cpu", num_threads=1, num_stages=2)
+def stages() -> Iterator[SharedRanks]:
+    processes = SharedRanks(pipeline_parallel_size=2)
     yield processes
     processes.end()
-
-
-def make_engine(folder: Path, stages: RankProcesses | None = None, **settings: Any) -> LLMEngine:
-    """An engine over stages that run already, or over processes of its own: one, unless settings ask for more."""
-    given = {"dtype": "float32", "num_kv_blocks": 64, "max_num_seqs": 16, "num_threads": 1, "seed": 0} | settings
-    if stages is None:
-        return LLMEngine.from_args(EngineArgs(model=str(folder), **given))
-    args = EngineArgs(model=str(folder), pipeline_parallel_size=2, **given)
-    return LLMEngine.from_args(args, partial(ProcessExecutor, start_ranks=lambda *_, **__: stages))
-
-
-def outputs(engine: LLMEngine, prompts: Any = PROMPTS, params: Any = PARAMS) -> list[list[int]]:
-    found = engine.generate(prompts, params, use_tqdm=False)
-    assert [output["error"] for output in found] == [None] * len(found)
-    assert engine.stats.num_free_blocks == engine.stats.num_blocks
-    return [output["token_ids"] for output in found]
 
 
 @pytest.fixture(scope="module")
 def expected(tiny_family: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
     """The tokens of one process, by family."""
-    known: dict[str, list[list[int]]] = {}
-
-    def of(family: str) -> list[list[int]]:
-        if family not in known:
-            with make_engine(tiny_family(family)) as engine:
-                known[family] = outputs(engine)
-        return known[family]
-
-    return of
+    return tokens_of_one_process(tiny_family)
 
 
 @pytest.mark.parametrize("family", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
@@ -101,12 +70,7 @@ def test_how_steps_are_cut_changes_no_token_of_two_stages(family, settings, stag
 
 
 def test_two_stages_share_a_tied_table(stages, tmp_path):
-    folder = make_tiny_llama(tmp_path / "model", tie=True)
-    found = []
-    for where in (None, stages):
-        with make_engine(folder, where) as engine:
-            found.append(outputs(engine))
-    assert found[0] == found[1]
+    assert_ranks_change_no_token(make_tiny_llama(tmp_path / "model", tie=True), stages)
 
 
 def test_an_aborted_request_leaves_the_others_as_they_are(stages, tiny_family, expected):
@@ -129,13 +93,6 @@ def test_guesses_by_tokens_alone_change_no_token_of_two_stages(adaptive, stages,
     with make_engine(tiny_family("llama"), stages, speculative_config=speculation) as engine:
         assert outputs(engine) == expected("llama")
         assert engine.stats.num_draft_tokens > 0 or adaptive
-
-
-def numbers_of(entries: Any) -> list[float]:
-    found: list[float] = []
-    for entry in entries:
-        found += [entry.token_id, entry.logprob]
-    return found
 
 
 def test_two_stages_follow_grammars_and_penalties_and_judge_prompts(stages, tiny_llama):

@@ -73,8 +73,8 @@ def test_an_engine_with_open_requests_does_not_fall_asleep(make_engine):
 @pytest.mark.parametrize("level", [1, 2])
 def test_what_a_sleeping_worker_holds(make_engine, level):
     runner: ModelRunner = make_engine()._core._executor._runner
-    caches = [tensor.untyped_storage() for each in runner._model.cached.kv_caches.values() for tensor in each]
-    weights = next(iter(tensors_of(runner._without_cache)))
+    caches = [tensor.untyped_storage() for each in runner.running.model.cached.kv_caches.values() for tensor in each]
+    weights = next(iter(tensors_of(runner._weights)))
     references = [torch.multiprocessing.reductions.StorageWeakRef(storage) for storage in caches]
     weight = torch.multiprocessing.reductions.StorageWeakRef(weights.untyped_storage())
     del caches, weights
@@ -83,6 +83,16 @@ def test_what_a_sleeping_worker_holds(make_engine, level):
     assert all(reference.expired() for reference in references)
     assert weight.expired() == (level == 2)
     runner.wake_up()
+
+
+def test_a_sleeping_worker_prepares_nothing_and_has_no_model_to_run(make_engine):
+    runner: ModelRunner = make_engine()._core._executor._runner
+    runner.sleep(2)
+    assert not runner.is_preparing
+    with pytest.raises(RuntimeError, match=r"no model to run: call load\(\) first, and wake_up\(\) after sleep\(\)"):
+        runner.prepare()
+    runner.wake_up()
+    assert runner.prepare() is False
 
 
 async def test_an_engine_in_its_own_process_ends_what_is_open_and_sleeps(tiny_llama):

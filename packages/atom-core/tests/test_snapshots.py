@@ -69,8 +69,8 @@ def check_nothing_is_lost(engine: FakeEngine) -> None:
     cache = engine.scheduler._cache
     check_blocks(engine.scheduler)
     assert cache.pool.num_free == cache.config.num_blocks
-    assert cache.slots.num_free == cache.config.num_slots // cache.config.slots_each
-    assert cache.snapshots.num_free == cache.config.num_snapshots
+    assert cache.states.slots.num_free == cache.config.num_slots // cache.config.slots_each
+    assert cache.states.snapshots.num_free == cache.config.num_snapshots
 
 
 def test_a_second_request_computes_less_than_a_tenth_of_2000_shared_tokens():

@@ -47,7 +47,7 @@ def test_all_slots_and_blocks_are_back_when_requests_have_ended():
     for table in [admit(cache), admit(cache)]:
         cache.grow(table, 9, 16)
         cache.release(table)
-    assert (cache.slots.num_free, cache.pool.num_free) == (2, 8)
+    assert (cache.states.slots.num_free, cache.pool.num_free) == (2, 8)
 
 
 def test_a_cache_of_states_without_slots_is_refused():
@@ -71,11 +71,11 @@ def test_a_state_behind_a_prefix_goes_to_the_slot_of_its_number_of_tokens():
     cache = PagedCache(config, max_step_tokens=16)
     tokens = list(range(9))
     before = admit(cache, token_ids=tokens)
-    kept = [cache.keep_state(before, num_tokens) for num_tokens in (4, 8)]
+    kept = [cache.states.keep(before, num_tokens) for num_tokens in (4, 8)]
     assert [source - before.slot for source, _ in kept] == [1, 2]
     cache.publish(before, tokens, 9)
     after = admit(cache, token_ids=tokens)
-    assert cache.take_copies() == [(kept[1][1], after.slot + 2)]
+    assert cache.states.take_copies() == [(kept[1][1], after.slot + 2)]
 
 
 @pytest.mark.parametrize("slots_each", [0, 17])

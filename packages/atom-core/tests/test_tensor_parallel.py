@@ -6,25 +6,31 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from atom_core import LLMEngine, SamplingParams
-from atom_core.config import EngineArgs
-from atom_core.executor.processes.executor import ProcessExecutor
-from atom_core.executor.processes.rank_processes import RankProcesses
+from atom_core import SamplingParams
 from atom_core.messages import StructuredOutputParams
 from converted_gguf import write_gguf
 from quantized_checkpoints import PUBLISHED, write_quantized
+from shared_ranks import (
+    GREEDY,
+    PARAMS,
+    PROMPTS,
+    SharedRanks,
+    assert_ranks_change_no_token,
+    make_engine,
+    make_prompts,
+    numbers_of,
+    outputs,
+    tokens_of_one_process,
+)
 from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, make_tiny
 from tiny_models import make_tiny_llama
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, top_k=50, min_p=0.01, seed=7, max_tokens=12, ignore_eos=True)
 # One of each way through attention, and through what ranks share: heads, experts, latents that all of them hold.
 KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
 
@@ -34,67 +40,17 @@ QUICK = [*KINDS, "gpt_oss", "minimax_m2", "qwen3_next", "qwen3_5", "kimi_linear"
 OTHERS = [name for name in FAMILIES if name not in QUICK]
 
 
-class SharedRanks(RankProcesses):
-    """Processes that stay when an engine lets go of them: one model after the other is loaded into them."""
-
-    def close(self, grace: float = 0.0) -> None: ...
-
-    def end(self) -> None:
-        super().close()
-
-
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[RankProcesses]:
-    processes = SharedRanks(2, device="cpu", num_threads=1)
+def ranks() -> Iterator[SharedRanks]:
+    processes = SharedRanks(tensor_parallel_size=2)
     yield processes
     processes.end()
 
 
-def make_engine(folder: Path, ranks: RankProcesses | int, **settings: Any) -> LLMEngine:
-    """An engine on ranks that run already, or on so many of its own."""
-    size = ranks if isinstance(ranks, int) else len(ranks.pids)
-    given = {"dtype": "float32", "num_kv_blocks": 64, "max_num_seqs": 16, "num_threads": 1, "seed": 0} | settings
-    args = EngineArgs(model=str(folder), tensor_parallel_size=size, **given)
-    if isinstance(ranks, int):
-        return LLMEngine.from_args(args)
-    return LLMEngine.from_args(args, partial(ProcessExecutor, start_ranks=lambda *_, **__: ranks))
-
-
-def make_prompts(*lengths: int) -> list[list[int]]:
-    draw = random.Random(11)
-    return [[draw.randrange(3, 384) for _ in range(length)] for length in lengths]
-
-
-PROMPTS = make_prompts(PAST_EVERY_WINDOW, 1, 9, 33, 16, 40)
-PARAMS = [GREEDY, SAMPLED] * 3
-
-
-def outputs(engine: LLMEngine, prompts: list[list[int]] = PROMPTS, params: Any = PARAMS) -> list[list[int]]:
-    found = engine.generate(prompts, params, use_tqdm=False)
-    assert [output["error"] for output in found] == [None] * len(found)
-    return [output["token_ids"] for output in found]
-
-
-def assert_ranks_change_no_token(model: Path, ranks: RankProcesses) -> None:
-    found = []
-    for group in (1, ranks):
-        with make_engine(model, group) as engine:
-            found.append(outputs(engine))
-    assert found[0] == found[1]
-
-
 @pytest.fixture(scope="module")
 def expected(tiny_family: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
-    """The tokens of one rank, by family."""
-    known: dict[str, list[list[int]]] = {}
-
-    def of(family: str) -> list[list[int]]:
-        if family not in known:
-            with make_engine(tiny_family(family), 1) as engine:
-                known[family] = outputs(engine)
-        return known[family]
-
-    return of
+    """The tokens of one process, by family."""
+    return tokens_of_one_process(tiny_family)
 
 
 @pytest.mark.parametrize("family", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
@@ -128,7 +84,6 @@ def test_how_steps_are_cut_changes_no_token_of_two_ranks(family, settings, ranks
     with make_engine(tiny_family(family), ranks, **settings) as engine:
         assert outputs(engine) == expected(family)
         assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in settings)
-        assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -149,7 +104,7 @@ def test_two_ranks_add_each_bias_once_and_share_a_tied_head(tie, ranks, tmp_path
 def test_log_probabilities_of_two_ranks_are_those_of_one(ranks, tiny_llama):
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, logprobs=3, prompt_logprobs=2)
     found = []
-    for group in (1, ranks):
+    for group in (None, ranks):
         with make_engine(tiny_llama, group) as engine:
             found.append(engine.generate(make_prompts(40, 3), params, use_tqdm=False))
     for one, two in zip(*found, strict=True):
@@ -157,18 +112,9 @@ def test_log_probabilities_of_two_ranks_are_those_of_one(ranks, tiny_llama):
             assert numbers_of(two[kind]) == pytest.approx(numbers_of(one[kind]), abs=1e-4)
 
 
-def numbers_of(entries: Any) -> list[float]:
-    found: list[float] = []
-    for entry in entries:
-        found += [entry.token_id, entry.logprob]
-        for token_id, _, logprob in entry.top:
-            found += [token_id, logprob]
-    return found
-
-
 def test_embeddings_of_two_ranks_are_those_of_one(ranks, tiny_llama):
     found = []
-    for group in (1, ranks):
+    for group in (None, ranks):
         with make_engine(tiny_llama, group, max_num_batched_tokens=16) as engine:
             found.append(engine.embed(make_prompts(40, 3)))
     for one, two in zip(*found, strict=True):
@@ -184,7 +130,7 @@ def test_two_ranks_follow_a_grammar_and_penalties(ranks, tiny_llama):
     ]
     params = [msgspec.structs.replace(shared, **change) for change in changes]
     found = []
-    for group in (1, ranks):
+    for group in (None, ranks):
         with make_engine(tiny_llama, group) as engine:
             found.append(engine.generate(["once", "a b"], params, use_tqdm=False))
     for one, two in zip(*found, strict=True):
@@ -253,7 +199,7 @@ def test_ranks_have_no_file_with_a_name(ranks):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["minimax_m2", "deepseek_v2-lite"])
 def test_four_ranks_give_the_tokens_of_one(family, tiny_family, expected):
-    with make_engine(tiny_family(family), 4) as engine:
+    with make_engine(tiny_family(family), tensor_parallel_size=4) as engine:
         assert outputs(engine) == expected(family)
 
 
@@ -264,7 +210,7 @@ def test_two_ranks_of_a_compiled_model_give_the_tokens_of_one(level, ranks, tiny
         assert outputs(engine) == expected("llama")
 
 
-def test_ranks_keep_their_parts_of_blocks_that_left_the_cache(ranks: RankProcesses, tiny_llama: Path, tmp_path: Path):
+def test_ranks_keep_their_parts_of_blocks_that_left_the_cache(ranks: SharedRanks, tiny_llama: Path, tmp_path: Path):
     draw = random.Random(0)
     first, other = ([draw.randrange(5, 200) for _ in range(140)] for _ in range(2))
     given: dict[str, Any] = {"num_kv_blocks": 12, "max_model_len": 160, "kv_offload_memory": "96KiB"}

@@ -95,7 +95,7 @@ def test_an_engine_that_is_closed_leaves_no_model_to_the_garbage_collector(tiny_
     class Remembered(ModelRunner):
         def load(self) -> RunnerInfo:
             info = super().load()
-            models.append(weakref.ref(self._model))
+            models.append(weakref.ref(self.running.model))
             return info
 
     gc.disable()

@@ -16,6 +16,7 @@ from atom_kernels.mixers.cases import MixerStep
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.settings import triton_interpret
+from padded_steps import last_is_padding
 
 SHAPE = (6, 48, 24, 16, 20)
 TOLERANCES = {"float32": Tolerance(5e-5, 5e-5), "bfloat16": Tolerance(4e-2, 4e-2)}
@@ -71,14 +72,7 @@ def test_padding_requests_write_nothing_and_give_zeros():
     plan = select_mixer(problem, only_backend="triton")
     step = make_step_here(problem, [(1, 5), (1, 300), (1, 7)], prologue=False)
     whole = step.run(plan)[0]
-    mask = torch.tensor([1, 1, 0], device=DEVICE)
-    padded = replace(
-        step.geometry,
-        seq_lens=step.geometry.seq_lens * mask,
-        block_table=step.geometry.block_table * mask.unsqueeze(1),
-        slot_mapping=torch.where(mask.bool(), step.geometry.slot_mapping, -1),
-    )
-    out, cache = replace(step, geometry=padded).run(plan)
+    out, cache = last_is_padding(step).run(plan)
     assert mismatch(out[:2], whole[:2], TOLERANCES["float32"]) is None
     assert torch.equal(out[2], torch.zeros_like(out[2]))
     block = step.geometry.block_table[2, 0]

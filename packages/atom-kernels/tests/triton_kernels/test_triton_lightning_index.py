@@ -13,6 +13,7 @@ from atom_kernels.attention.index.triton_choose import choose_kernel
 from atom_kernels.mixers import UnsupportedMixerError, select_mixer
 from atom_kernels.platform import detect_platform
 from atom_kernels.triton.launch import launch
+from padded_steps import last_is_padding
 
 DEVICE = detect_platform().device
 # Decodes around the borders of blocks, tiles and choices; short queries; a prompt; chunks behind a prefix.
@@ -56,14 +57,7 @@ def test_padding_writes_nothing_and_chooses_nothing():
     plan = select_mixer(problem, only_backend="triton")
     step = make_step(problem, [(1, 5), (1, 300), (1, 7)], prologue=False).to(DEVICE)
     whole = step.run(plan)[0]
-    mask = torch.tensor([1, 1, 0], device=DEVICE)
-    padded = replace(
-        step.geometry,
-        seq_lens=step.geometry.seq_lens * mask,
-        block_table=step.geometry.block_table * mask.unsqueeze(1),
-        slot_mapping=torch.where(mask.bool(), step.geometry.slot_mapping, -1),
-    )
-    chosen, cache = replace(step, geometry=padded).run(plan)
+    chosen, cache = last_is_padding(step).run(plan)
     assert torch.equal(chosen[:2], whole[:2])
     assert (chosen[2] == -1).all()
     block = step.geometry.block_table[2, 0]

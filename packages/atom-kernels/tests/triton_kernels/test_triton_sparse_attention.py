@@ -13,6 +13,7 @@ from atom_kernels.cases import mismatch
 from atom_kernels.mixers import select_mixer
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
+from padded_steps import last_is_padding
 
 SHAPE = (6, 48, 24, 16, 20)
 TOLERANCES = {"float32": Tolerance(5e-5, 5e-5), "bfloat16": Tolerance(4e-2, 4e-2)}
@@ -57,15 +58,9 @@ def test_padding_requests_write_nothing_and_give_zeros():
     plan = select_mixer(problem, only_backend="triton")
     step = make_step(problem, [(1, 5), (1, 300), (1, 7)], prologue=False).to(DEVICE)
     whole = step.run(plan)[0]
-    mask = torch.tensor([1, 1, 0], device=DEVICE)
-    padded = replace(
-        step.geometry,
-        seq_lens=step.geometry.seq_lens * mask,
-        block_table=step.geometry.block_table * mask.unsqueeze(1),
-        slot_mapping=torch.where(mask.bool(), step.geometry.slot_mapping, -1),
-    )
-    chosen = torch.where(mask.bool().unsqueeze(1), step.inputs[2], -1)
-    out, cache = replace(step, geometry=padded, inputs=(*step.inputs[:2], chosen)).run(plan)
+    chosen = step.inputs[2].clone()
+    chosen[2] = -1
+    out, cache = replace(last_is_padding(step), inputs=(*step.inputs[:2], chosen)).run(plan)
     assert mismatch(out[:2], whole[:2], TOLERANCES["float32"]) is None
     assert torch.equal(out[2], torch.zeros_like(out[2]))
     block = step.geometry.block_table[2, 0]

@@ -81,6 +81,7 @@ class EngineArgs:
         None,
         "Threads that each rank computes with; unset shares the cores that the engines may use among all ranks.",
         minimum=1,
+        within_cores=True,
     )
     kv_cache_dtype: str = _cache(
         "auto",
@@ -179,6 +180,7 @@ class EngineArgs:
         1,
         "Engines that share the requests, with processes and devices of their own (see data-parallel.md).",
         minimum=1,
+        within_cores=True,
         short="-dp",
     )
     pipeline_parallel_size: int = _parallel(

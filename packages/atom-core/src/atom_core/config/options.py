@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Callable, Collection, Mapping
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -29,6 +30,7 @@ class Option:
         section: heading under which it is documented.
         choices: allowed values, where they are few.
         minimum, maximum: inclusive bounds of numbers.
+        within_cores: a number may not be larger than that of this machine's cores.
         short: a short flag, e.g. "-tp".
     """
 
@@ -40,6 +42,7 @@ class Option:
     choices: tuple[Any, ...] | None = None
     minimum: float | None = None
     maximum: float | None = None
+    within_cores: bool = False
     short: str | None = None
 
     @property
@@ -66,6 +69,8 @@ class Option:
             raise ConfigError(f"{self.name} is {value}; it must be at least {self.minimum:g}")
         if self.maximum is not None and value > self.maximum:
             raise ConfigError(f"{self.name} is {value}; it must be at most {self.maximum:g}")
+        if self.within_cores and value > (num_cores := os.cpu_count() or 1):
+            raise ConfigError(f"{self.name} is {value}, more than this machine has cores: give at most {num_cores}")
 
 
 def option(default: Any, help: str, **about: Any) -> Any:

@@ -10,13 +10,11 @@ from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.elsewhere.loads import ELSEWHERE, Loads
 from atom_core.kv_cache.elsewhere.protocol import BlocksElsewhere, FinishedLoad
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
+from atom_core.kv_cache.kept_states import KeptStates
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
-from atom_core.kv_cache.slot_pool import NO_SLOT, SlotPool
-from atom_core.kv_cache.snapshot_pool import SnapshotPool
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_core.kv_events.schema import KVEvent
 from atom_core.messages import TransferResult
-from atom_kernels.protocols import slot_of_state
 
 
 class PagedCache:
@@ -24,14 +22,15 @@ class PagedCache:
 
     A request holds blocks for its tokens in every group. In groups that see everything it gets those of all its tokens
     when it is admitted; in a group with a window it gets them as its steps need them, and gives back what lies behind
-    the window. In groups that keep states it holds some slots, the same in all of them; what states were behind some
-    prefixes lies in slots of its own. `max_step_tokens` is the most that one step computes.
+    the window. In groups that keep states it holds slots (see `KeptStates`). `max_step_tokens` is the most that one
+    step computes.
 
     What is cached in blocks that are to store something else may be kept `elsewhere`, and is loaded when a request
     begins with it: its table says so by its `load_id` until `finish_load`.
 
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.
+        states: the states of requests, and those behind cached prefixes.
         num_queries, num_hits: tokens looked up in the prefix cache, and found.
         num_returning: blocks given up that a step in flight, or a load, may still read or write.
 
@@ -60,15 +59,7 @@ class PagedCache:
         self._prefixes: PrefixCache | None = None
         self._events: KVEventRecorder | None = None
         self._in_blocks = [index for index, group in enumerate(config.groups) if not group.in_slots]
-        self._in_slots = [index for index, group in enumerate(config.groups) if group.in_slots]
-        self.slots = SlotPool(config.num_slots, max(config.slots_each, 1))
-        self._copies: dict[int, int] = {}
-        self.snapshots = SnapshotPool(
-            config.num_snapshots,
-            first_id=config.num_blocks,
-            first_slot=config.num_slots + 1,
-            on_evict=self._forget,
-        )
+        self.states = KeptStates(config, on_evict=self._forget)
         if config.enable_prefix_caching:
             self.pool = BlockPool(config.num_blocks, on_evict=self._forget)
             self._events = KVEventRecorder(config.block_size, config.groups) if config.tells_events else None
@@ -108,7 +99,7 @@ class PagedCache:
         Returns how many tokens need not be computed (at most ``len(token_ids) - 1``); None, with nothing changed,
         where the free blocks or slots do not suffice.
         """
-        if self._in_slots and not self.slots.num_free:
+        if not self.states.have_room:
             return None
         hit = Hit([], [0] * len(table.groups))
         if use_prefix and self._prefixes is not None:
@@ -138,8 +129,7 @@ class PagedCache:
             self._loads.begin(table, to_load)
         elif self._prefixes is not None and table.num_published < num_found:
             self._prefixes.publish(table, token_ids, num_found, first_held=table.first_held)
-        if self._in_slots:
-            self._hold_slot(table, hit)
+        self.states.begin(table, hit)
         table.capacity = min(num_blocks[group] for group in self._in_blocks) * block_size
         table.has_new_blocks = True
         if count and use_prefix and self._prefixes is not None and table.load_id is None:
@@ -218,28 +208,7 @@ class PagedCache:
             return
         num_blocks = self._prefixes.num_nameable(num_computed_tokens, len(token_ids))
         self._prefixes.publish(table, token_ids, num_blocks)
-        for index in [index for index in table.snapshots if index < num_blocks]:
-            self.snapshots.release(table.snapshots.pop(index))
-
-    def keep_state(self, table: BlockTable, num_tokens: int) -> tuple[int, int] | None:
-        """The state behind the first `num_tokens` tokens, a multiple of the block size, is to be found by its prefix.
-
-        Returns the slots from which and to which the step that computes the last of them copies it; None where steps
-        in flight fill all snapshots.
-        """
-        snapshot_id = self.snapshots.reserve()
-        if snapshot_id is None:
-            return None
-        table.snapshots[num_tokens // self.config.block_size - 1] = snapshot_id
-        return slot_of_state(table.slot, num_tokens, self.config.slots_each), self.snapshots.slot(snapshot_id)
-
-    def take_copies(self) -> list[tuple[int, int]]:
-        """Slots from which and to which the next step copies states before it is computed, told once.
-
-        A copy for a request that is gone does no harm: who has its slots now brings another, or begins from zeros.
-        """
-        copies, self._copies = self._copies, {}
-        return [(source, target) for target, source in copies.items()]
+        self.states.written(table, num_blocks)
 
     def release(self, table: BlockTable, after_step: int | None = None) -> None:
         """Give up all blocks: at once, or when step `after_step`, the last that may use them, has been reported.
@@ -247,10 +216,7 @@ class PagedCache:
         Blocks of which a load fills some wait for its end. Slots go back at once.
         """
         block_ids, load_id = table.held(), table.load_id
-        if table.slot != NO_SLOT:
-            self.slots.give_back(table.slot)
-            for snapshot_id in table.snapshots.values():
-                self.snapshots.release(snapshot_id)
+        self.states.release(table)
         table.clear()
         if self._loads is not None and load_id is not None:
             self._loads.give_up(load_id, block_ids)
@@ -309,18 +275,9 @@ class PagedCache:
         self.num_queries += num_queries
         self.num_hits += num_hits
 
-    def _hold_slot(self, table: BlockTable, hit: Hit) -> None:
-        """Give `table` slots, to one of which the state behind the prefix that was found will be copied."""
-        first = self.slots.take()
-        if hit.found:
-            snapshot_id = hit.block_ids(self._in_slots[0])[-1]
-            target = slot_of_state(first, len(hit.found) * self.config.block_size, self.config.slots_each)
-            self._copies[target] = self.snapshots.slot(snapshot_id)
-            self.snapshots.touch(snapshot_id)
-        table.hold_slot(first, self._in_slots)
-
     def _set_cached(self, block_id: int, is_cached: bool) -> None:
-        pool = self.snapshots if block_id >= self.snapshots.first_id else self.pool
+        snapshots = self.states.snapshots
+        pool = snapshots if block_id >= snapshots.first_id else self.pool
         pool.set_cached(block_id, is_cached)
 
     def _forget(self, block_id: int) -> None:

@@ -10,11 +10,11 @@ from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
 from atom_core.kv_cache.elsewhere.protocol import BlocksElsewhere
 from atom_core.kv_events.schema import KVEvent
 from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, RequestState, SchedulerOutput, StepStats
-from atom_core.scheduler.admission_delay import AdmissionDelay
+from atom_core.scheduler.batching import Batching
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.drafting import Drafting
 from atom_core.scheduler.limits import max_output_tokens, refusal
-from atom_core.scheduler.request import Request, RequestStatus
+from atom_core.scheduler.request import RequestStatus
 from atom_core.scheduler.request_book import RequestBook
 from atom_core.scheduler.step_ends import StepEnds
 from atom_core.scheduler.step_plan import StepPlan
@@ -56,13 +56,11 @@ class Scheduler:
         self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens, elsewhere=elsewhere)
         self._elsewhere, self._book = elsewhere, RequestBook(self._cache)
         self._drafting = None if speculation is None else Drafting(speculation, self._book, config, clock)
-        factor = config.scheduler_delay_factor
-        self._delay = AdmissionDelay(factor, clock) if factor else None
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
         self._in_stages = config.num_stages > 1
         self._ends = StepEnds(cache, config)
-        self._share = max(self._ends.least, int(config.max_num_batched_tokens * config.long_prefill_share))
+        self._batching = Batching(config, self._book, self._ends, clock)
 
     def why_it_cannot_fit(self, request: EngineRequest) -> str | None:
         """Why `request` could never run, in words for people; None if it can."""
@@ -139,10 +137,10 @@ class Scheduler:
             return None
         budget, ran_ahead = self.config.max_num_batched_tokens, bool(self._in_flight)
         step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead, keeps_samples=not self._in_stages)
-        partial_prefills = self._schedule_decodes(step)
+        partial_prefills = self._batching.append_decodes(step)
         if self._drafting is not None:
             self._drafting.append_drafts(step)
-        self._schedule_prefills(step, partial_prefills)
+        self._batching.append_prefills(step, partial_prefills)
         if not step.rows and not self._waits_for_loads():
             return None
         if self._drafting is not None:
@@ -151,7 +149,7 @@ class Scheduler:
         self._in_flight.append(step)
         output = step.commit(
             self._book.take_dropped_ids(),
-            copies_before=self._cache.take_copies(),
+            copies_before=self._cache.states.take_copies(),
             copies_behind=self._keep_states(step) if self._ends.keeps_states else (),
             transfers=None if self._elsewhere is None else self._elsewhere.take_transfers(),
         )
@@ -230,7 +228,7 @@ class Scheduler:
     def _keep_states(self, step: StepPlan) -> list[tuple[int, int]]:
         """Snapshots of the states that rows of the step leave: slots from which and to which they are copied."""
         kept = (row for row in step.rows if row.end == self._ends.next_snapshot(row.request))
-        copies = (self._cache.keep_state(row.request.block_table, row.end) for row in kept)
+        copies = (self._cache.states.keep(row.request.block_table, row.end) for row in kept)
         return [copy for copy in copies if copy is not None]
 
     def _rank(self, request: EngineRequest, arrival: float) -> float:
@@ -257,100 +255,3 @@ class Scheduler:
         if any(step.num_drafts for step in earlier):
             return False
         return self._drafting is None or self._drafting.may_run_ahead(last)
-
-    def _schedule_decodes(self, step: StepPlan) -> list[Request]:
-        """Running requests with one token to compute; returns those with more, by key."""
-        partial_prefills, most = [], self._most_decodes()
-        for request in self._book.running.copy():
-            if request.status is not RequestStatus.RUNNING or request.is_held:
-                continue  # preempted for one before it, or held
-            if self._in_stages and request.num_samples_in_flight:
-                continue  # its next token is not known
-            num_new_tokens = request.num_uncomputed_tokens
-            if num_new_tokens > 1:
-                partial_prefills.append(request)
-            # Most decodes have room in their last block: look before the call.
-            elif (
-                num_new_tokens == 1
-                and step.budget > 0
-                and len(step.rows) < most
-                and (request.num_computed_tokens < request.block_table.capacity or self._has_room(step, request, 1))
-            ):
-                step.add(request, 1)
-        return partial_prefills
-
-    def _most_decodes(self) -> int:
-        """Decodes of a step: each stage has a step of its own, and all are to be of one size."""
-        budget = self.config.max_num_batched_tokens
-        if not self._in_stages or not self.config.async_scheduling:
-            return budget
-        # Those that their steps in flight will end are decodes too, or what is left would be cut smaller and smaller.
-        running = self._book.running
-        num_decodes = sum(bool(one.num_samples_in_flight) or one.num_uncomputed_tokens == 1 for one in running)
-        return min(-(-num_decodes // self.config.num_stages), budget)
-
-    def _has_room(self, step: StepPlan, request: Request, num_new_tokens: int) -> bool:
-        """Get blocks for the next tokens of `request`, from the last in order if need be.
-
-        Blocks of steps in flight come back later: then the request sits this step out.
-        """
-        table = request.block_table
-        num_tokens = request.num_computed_tokens + num_new_tokens
-        if num_tokens <= table.capacity:
-            return True
-        while not self._cache.grow(table, num_tokens, request.max_computed_tokens):
-            num_lacking = self._cache.num_missing(table, num_tokens) - self._cache.pool.num_free
-            if self._num_coming_blocks(step) >= step.num_missing_blocks + num_lacking:
-                step.num_missing_blocks += num_lacking
-                return False
-            victim = next(other for other in reversed(self._book.running) if other.num_uncomputed_tokens > 0)
-            if victim is request and num_new_tokens > 1:
-                return False  # a prompt keeps what it has: those before it go on, and take its blocks if they must
-            self._book.preempt(victim)
-            step.discard(victim)
-            if victim is request:
-                return False
-        return True
-
-    def _num_coming_blocks(self, step: StepPlan) -> int:
-        """Blocks that are about to return: given up already, or held by requests that their steps in flight end."""
-        if step.num_ending_blocks is None:
-            running = self._book.running
-            ending = (other.block_table for other in running if other.num_uncomputed_tokens <= 0)
-            step.num_ending_blocks = sum(table.num_held for table in ending)
-        return self._cache.num_returning + step.num_ending_blocks
-
-    def _schedule_prefills(self, step: StepPlan, partial_prefills: list[Request]) -> None:
-        """Prompts in order of their keys, begun or waiting, until budget, places or blocks run out."""
-        waiting, running = self._book.waiting, self._book.running
-        may_admit = self._delay is None or self._delay.is_over(waiting.peek(), not running)
-        limit = self._share if len(partial_prefills) + len(waiting) > 1 else step.budget
-        begun, num_decodes = deque(partial_prefills), len(step.rows)
-        while step.budget > 0:
-            head = waiting.peek() if may_admit and len(running) < self.config.max_num_seqs else None
-            if begun and (head is None or begun[0].tenant is not head.tenant or begun[0].key < head.key):
-                request = begun.popleft()
-                if request.status is not RequestStatus.RUNNING:
-                    continue  # preempted for one before it
-            elif head is None:
-                break
-            # A preempted request comes back when its tokens in flight have arrived; until then none overtakes it.
-            elif head.num_steps_in_flight == 0 and self._book.admit(head):
-                request = head
-                request.started = request.started or self._clock()
-                if self._delay is not None:
-                    self._delay.admitted()
-                if request.status is RequestStatus.WAITING_FOR_KV:
-                    continue
-            else:
-                may_admit = False
-                continue
-            num_new_tokens = self._ends.cut(request, min(request.num_uncomputed_tokens, step.budget, limit))
-            if num_new_tokens == 0:
-                break  # it goes first in the next step: those after it must not take the budget that it waits for
-            if self._has_room(step, request, num_new_tokens):
-                step.add(request, num_new_tokens)
-            else:
-                may_admit = False
-        if len(step.rows) > num_decodes:
-            step.spread_rest()

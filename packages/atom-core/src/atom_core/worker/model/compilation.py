@@ -44,7 +44,7 @@ def compile_model(model: Any, config: EngineConfig, rank: int = 0) -> Any:
 
 
 class CompilationWatch:
-    """Sees torch compile, from now on.
+    """Sees when torch compiles a model, from `begin` on.
 
     Attributes:
         is_running: a model is being compiled.
@@ -52,9 +52,12 @@ class CompilationWatch:
     """
 
     def __init__(self) -> None:
+        self.is_running, self.num_begun = False, 0
+
+    def begin(self) -> None:
+        """Ask torch to tell of every compilation."""
         from torch._dynamo.callback import callback_handler  # takes seconds, which only those who compile have to wait
 
-        self.is_running, self.num_begun = False, 0
         callback_handler.register_start_callback(partial(self._set, True))
         callback_handler.register_end_callback(partial(self._set, False))
 

@@ -60,6 +60,19 @@ def _packed_bytes(problem: ExpertsProblem, source_bytes: int) -> int:
 
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
+    return bind_fused_moe(problem, weights, "No")
+
+
+def bind_fused_moe(
+    problem: ExpertsProblem, weights: Any, quant_type: str, *, aligned_to: int = 1, **scales: torch.Tensor
+) -> Callable[..., torch.Tensor]:
+    """`fused_moe` with its weights, as a function of rows and the experts chosen for them.
+
+    Args:
+        quant_type: AITER's name for the weights' format.
+        aligned_to: rows that begin at no multiple of so many bytes are copied first.
+        scales: scales of the weights, by the names that AITER has for them.
+    """
     aiter = library()
     compute = aiter.bind(
         "fused_moe",
@@ -68,9 +81,10 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
         "topk_ids",
         w1=weights["gate_up"],
         w2=weights["down"],
+        **scales,
         expert_mask=None,
         activation=aiter.enum("ActivationType", "Silu"),
-        quant_type=aiter.enum("QuantType", "No"),
+        quant_type=aiter.enum("QuantType", quant_type),
     )
 
     def run(
@@ -79,6 +93,8 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
         x_TD, weights_TK, ids_TK, base_TD = experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
         if x_TD.shape[0] == 0:
             return torch.empty_like(x_TD)
+        if x_TD.data_ptr() % aligned_to:
+            x_TD = x_TD.clone()
         out_TD = compute(x_TD, weights_TK, ids_TK)
         return out_TD if base_TD is None else out_TD.add_(base_TD)
 

@@ -110,35 +110,11 @@ def _num_bytes(problem: ExpertsProblem, source_bytes: int) -> int:
 
 
 def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
-    from atom_kernels.moe.contract import experts_inputs
+    from atom_kernels.aiter.moe.experts import bind_fused_moe
 
-    aiter = library()
-    compute = aiter.bind(
-        "fused_moe",
-        "hidden_states",
-        "topk_weight",
-        "topk_ids",
-        w1=weights["gate_up"],
-        w2=weights["down"],
-        w1_scale=weights["gate_up_scale"],
-        w2_scale=weights["down_scale"],
-        expert_mask=None,
-        activation=aiter.enum("ActivationType", "Silu"),
-        quant_type=aiter.enum("QuantType", _KINDS[problem.matrices["gate_up"].held][0]),
-    )
-
-    def run(
-        x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        x_TD, weights_TK, ids_TK, base_TD = experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
-        if x_TD.shape[0] == 0:
-            return torch.empty_like(x_TD)
-        if x_TD.data_ptr() % ALIGNED:
-            x_TD = x_TD.clone()
-        out_TD = compute(x_TD, weights_TK, ids_TK)
-        return out_TD if base_TD is None else out_TD.add_(base_TD)
-
-    return run
+    scales = {"w1_scale": weights["gate_up_scale"], "w2_scale": weights["down_scale"]}
+    quant_type, _, _ = _KINDS[problem.matrices["gate_up"].held]
+    return bind_fused_moe(problem, weights, quant_type, aligned_to=ALIGNED, **scales)
 
 
 def _tolerance(problem: ExpertsProblem) -> Tolerance:

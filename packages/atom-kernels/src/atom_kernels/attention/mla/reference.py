@@ -6,7 +6,7 @@ Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,9 +85,10 @@ def keys_and_values(
 
 @dataclass(frozen=True)
 class ReferenceMla(MixerRunner):
-    """Prologue, cache write and `latent_attention` one after the other."""
+    """Prologue, cache write and `attention` one after the other; inputs beyond queries and latents go to the last."""
 
     problem: MlaProblem
+    attention: Callable[..., torch.Tensor] = latent_attention
 
     def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
         return weights
@@ -104,13 +105,14 @@ class ReferenceMla(MixerRunner):
         weights: Mapping[str, torch.Tensor],
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
-        q_THD, kv = inputs
+        q_THD, kv, *chosen = inputs
         q_THD, kv = apply_mla_prologue(self.problem, q_THD, kv, prologue)
         written = slice(0, metadata.num_tokens)
         scale = weights.get("latent_scale")
         write_cache(caches, (kv[written],), metadata.slot_mapping[written], None if scale is None else [scale])
-        return latent_attention(
+        return self.attention(
             q_THD,
+            *chosen,
             caches,
             weights["kv_b"],
             metadata.query_start_loc,

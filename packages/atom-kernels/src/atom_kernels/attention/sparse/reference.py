@@ -6,22 +6,17 @@ Shapes: T tokens, H heads, D query_dim, N qk_nope_head_dim, V v_head_dim, C kv_l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.cache_write import read_tokens, write_cache
-from atom_kernels.attention.mla.prologue import apply_mla_prologue
-from atom_kernels.attention.mla.reference import keys_and_values
-from atom_kernels.mixers.backend import MixerBackend, MixerRunner
+from atom_kernels.attention.cache_write import read_tokens
+from atom_kernels.attention.mla.reference import ReferenceMla, keys_and_values
+from atom_kernels.mixers.backend import MixerBackend
 from atom_kernels.mixers.cache_format import ALL_SCALES
 
 if TYPE_CHECKING:
-    from atom_kernels.attention.mla.problem import MlaPrologue
-    from atom_kernels.attention.sparse.problem import SparseMlaProblem
-    from atom_kernels.protocols import BatchGeometry, Caches
+    from atom_kernels.protocols import Caches
 
 
 def sparse_latent_attention(
@@ -70,50 +65,9 @@ def sparse_latent_attention(
 
 # --- the backend that `select_mixer` falls back to --------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class ReferenceSparseMla(MixerRunner):
-    """Prologue, cache write and `sparse_latent_attention` one after the other."""
-
-    problem: SparseMlaProblem
-
-    def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:
-        return weights
-
-    def build_metadata(self, geometry: BatchGeometry) -> BatchGeometry:
-        return geometry
-
-    def forward(
-        self,
-        inputs: tuple[torch.Tensor, ...],
-        caches: Caches,
-        metadata: BatchGeometry,
-        *,
-        weights: Mapping[str, torch.Tensor],
-        prologue: MlaPrologue | None,
-    ) -> torch.Tensor:
-        q_THD, kv_TL, chosen_TK = inputs
-        q_THD, kv_TL = apply_mla_prologue(self.problem, q_THD, kv_TL, prologue)
-        written = slice(0, metadata.num_tokens)
-        scale = weights.get("latent_scale")
-        write_cache(caches, (kv_TL[written],), metadata.slot_mapping[written], None if scale is None else [scale])
-        return sparse_latent_attention(
-            q_THD,
-            chosen_TK,
-            caches,
-            weights["kv_b"],
-            metadata.query_start_loc,
-            metadata.seq_lens,
-            metadata.block_table,
-            v_head_dim=self.problem.v_head_dim,
-            scale=self.problem.scale,
-            latent_scale=scale,
-        )
-
-
 BACKEND = MixerBackend(
     name="reference",
-    create=lambda problem, layout: ReferenceSparseMla(problem),
+    create=lambda problem, layout: ReferenceMla(problem, sparse_latent_attention),
     cache_scales=ALL_SCALES,
     is_fallback=True,
 )

@@ -38,11 +38,8 @@ def run(args: argparse.Namespace) -> int:
     batch = Batch(
         num_prompts=args.batch_size, input_len=args.input_len, output_len=args.output_len, seed=args.seed or 0
     )
-    engine = EngineArgs.from_cli_args(args).create_engine()
-    try:
+    with EngineArgs.from_cli_args(args).create_engine() as engine:
         result = measure_latency(engine, batch, num_warmups=args.num_iters_warmup, num_turns=args.num_iters)
-    finally:
-        engine.close()
     print(f"Avg latency: {result['avg_latency']:.4f} seconds")
     for share, seconds in result["percentiles"].items():
         print(f"{share}% percentile latency: {seconds:.4f} seconds")

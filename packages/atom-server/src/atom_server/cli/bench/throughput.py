@@ -36,11 +36,8 @@ def run(args: argparse.Namespace) -> int:
     batch = Batch(
         num_prompts=args.num_prompts, input_len=args.input_len, output_len=args.output_len, seed=args.seed or 0
     )
-    engine = EngineArgs.from_cli_args(args).create_engine()
-    try:
+    with EngineArgs.from_cli_args(args).create_engine() as engine:
         result = measure_throughput(engine, batch)
-    finally:
-        engine.close()
     print(
         f"Throughput: {result['requests_per_second']:.2f} requests/s, {result['tokens_per_second']:.2f} total "
         f"tokens/s, {result['output_tokens_per_second']:.2f} output tokens/s"

@@ -1,0 +1,198 @@
+"""`RunningModel`: a model with its cache, and all that steps over it need; a runner has it while it is awake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from msgspec.structs import replace
+
+from atom_core.config.sections import EngineConfig
+from atom_core.messages import ModelOutput, SchedulerOutput, TokenLogprobs, TransferResult
+from atom_core.profiling import TorchProfiler
+from atom_core.worker.devices.protocol import WorkerDevice
+from atom_core.worker.graphs.cuda_capture import Capture
+from atom_core.worker.model.compilation import CompilationWatch
+from atom_core.worker.model.engine_model import EngineModel, LayerStates
+from atom_core.worker.model.loading_with_cache import LoadReport, allocate
+from atom_core.worker.ranks.protocol import WorkerRanks
+from atom_core.worker.runner import Masks, PendingOutput
+from atom_core.worker.sampling.pooling import Pooler
+from atom_core.worker.sampling.sampler import Sampled, report
+from atom_core.worker.steps.batch import ModelInput, StepRows
+from atom_core.worker.steps.factory import make_steps
+from atom_core.worker.steps.token_delivery import deliver
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A step whose logits are computed, or on their way.
+
+    Attributes:
+        logits_nV: float32, of the rows that sample.
+        states: what the layers gave for its tokens; None where a graph has all of it, and nobody drafts.
+        prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
+    """
+
+    step: SchedulerOutput
+    batch: ModelInput
+    logits_nV: torch.Tensor
+    states: LayerStates | None
+    prompt_logprobs: Mapping[int, list[TokenLogprobs]]
+    vectors: Mapping[int, list[float]]
+
+    def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
+        """What came out of it; `token_ids` has what was sampled, and drafts behind it."""
+        return report(
+            self.step,
+            token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            embeddings=self.vectors,
+        )
+
+
+class RunningModel:
+    """Runs steps over a model, with an empty cache and no requests at first.
+
+    Args:
+        config: the engine's configuration.
+        weights: the model without a cache.
+        loaded: what loading found out about it.
+        device: where the model runs.
+        ranks: those that run the same steps.
+        profiler: names what runs in its traces.
+        compilation: counts what steps waited for.
+        capture: makes graphs of steps; None leaves that to the device.
+
+    Attributes:
+        model: the model over its cache.
+        states: what is kept of each request.
+        sampler: draws tokens.
+        steps: builds batches and runs them.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        weights: EngineModel,
+        loaded: LoadReport,
+        *,
+        device: WorkerDevice,
+        ranks: WorkerRanks,
+        profiler: TorchProfiler,
+        compilation: CompilationWatch,
+        capture: Capture | None,
+    ) -> None:
+        self._device, self._ranks, self._profiler, self._compilation = device, ranks, profiler, compilation
+        self.model, self._state_slots, self._mover = allocate(weights, loaded, config, ranks=ranks, device=device)
+        profiler.modules = self.model.modules
+        capture = capture or device.make_capture()
+        if capture is not None:
+            capture = profiler.around_captures(capture)
+        self.states, self.sampler, self.steps, self._drafter = make_steps(config, self.model, loaded, capture)
+        self._pooler, self._embeds = Pooler(), False
+        # A step with nothing to compute stands for itself.
+        self._forward: Forward | SchedulerOutput | None = None
+
+    def forward(self, step: SchedulerOutput) -> None:
+        """Compute the step's tokens and the logits of the rows that sample; `sample` must follow.
+
+        A stage computes its layers, after the one before it; the last one has logits.
+        """
+        if step.transfers is not None and self._mover is not None:
+            self._mover.begin(step.transfers)
+        self.states.update(step)
+        if step.new_requests or step.dropped_request_ids:
+            self._embeds = self._pooler.update(step)
+        if not step.scheduled:
+            self._forward = step
+            return
+        rows = StepRows.of(step, self.states.slots)
+        judges = self._judges_prompts(rows)
+        batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds)
+        self._device.begin_step()
+        self._state_slots.copy(step.copies_before)
+        if self.model.arriving is not None:
+            self._ranks.take(self.model.arriving[: rows.num_tokens])
+        with self._profiler.mark(_step_name(rows)):
+            if not self.model.stage.is_last:
+                self._ranks.give(self.steps.run_layers(batch).hidden_TD)
+                self._forward = None
+            elif (whole := self.steps.replay_model(batch)) is None:
+                self._forward = self._run_layers(step, batch, judges=judges)
+            else:
+                self._forward = Forward(step, batch, *whole, {}, {})
+        self._state_slots.copy(step.copies_behind)
+
+    def sample(self, masks: Masks | None) -> PendingOutput:
+        """Sample the step that `forward` computed last; the ids come once the device gets there."""
+        if self._forward is None:
+            raise RuntimeError("sample() before forward(): there is no step to sample here")
+        forward, self._forward = self._forward, None
+        if isinstance(forward, SchedulerOutput):
+            output = ModelOutput(forward.step_id, [], transfers=self._ended(forward))
+            return lambda: output
+        with self._profiler.mark("sample"):
+            ids = None if masks else self.steps.replay_sampler(forward.batch)
+            if ids is None:
+                sampled = self.sampler.sample_step(forward.step, forward.batch, forward.logits_nV, masks)
+            else:
+                sampled = Sampled(ids, {})
+        ids = self._with_drafts(forward, sampled.token_ids)
+        also = {
+            "num_late_captures": self.steps.num_late_captures,
+            "num_late_compilations": self._compilation.num_begun,
+            "transfers": self._ended(forward.step),
+        }
+        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **also))
+
+    def close(self) -> None:
+        """End the thread that moves blocks, and let go of those that left the cache."""
+        self._profiler.modules = {}
+        if self._mover is not None:
+            self._mover.close()
+
+    def _ended(self, step: SchedulerOutput) -> tuple[TransferResult, ...]:
+        """Transfers that the step awaits, and that have ended."""
+        if step.transfers is None or self._mover is None:
+            return ()
+        return self._mover.results(step.transfers, wait_for_one=not step.scheduled)
+
+    def _with_drafts(self, forward: Forward, sampled_n: torch.Tensor) -> torch.Tensor:
+        """What was sampled, and behind it the drafts of a draft model, which takes in the step."""
+        if self._drafter is None or forward.states is None:
+            return sampled_n
+        with self._profiler.mark("draft"):
+            numbers = [scheduled.num_next_drafts for scheduled in forward.step.scheduled]
+            drafts = self.steps.replay_drafter(forward.batch, sampled_n, numbers)
+            if drafts is None:
+                drafts = self._drafter.follow(forward.step, forward.batch, forward.states, sampled_n)
+            return torch.cat([sampled_n, drafts]) if len(drafts) else sampled_n
+
+    def _judges_prompts(self, rows: StepRows) -> bool:
+        """Whether a request of the step wants to know how likely the tokens of its prompt are."""
+        extras = self.states.extras
+        return any(
+            (found := extras[slot]) is not None and found.params.prompt_logprobs is not None
+            for slot in rows.slots.tolist()
+        )
+
+    def _run_layers(self, step: SchedulerOutput, batch: ModelInput, *, judges: bool) -> Forward:
+        states, compute_logits = self.steps.run_layers(batch), self.model.compute_logits
+        hidden_TD = states.hidden_TD
+        pooled = self._pooler.pool(step, batch, hidden_TD) if self._embeds else {}
+        prompt_logprobs = (
+            self.sampler.logprobs.of_prompts(batch, hidden_TD, self.states, compute_logits) if judges else {}
+        )
+        rows_nD = batch.of_sampling_rows(hidden_TD)
+        logits_nV = compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
+        vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
+        return Forward(step, batch, logits_nV, states, prompt_logprobs, vectors)
+
+
+def _step_name(rows: StepRows) -> str:
+    num_decodes = rows.num_decodes
+    kind = "decode" if num_decodes == rows.num_reqs else "prefill" if not num_decodes else "mixed"
+    return f"{kind}[requests={rows.num_reqs} tokens={rows.num_tokens}]"
