@@ -61,12 +61,9 @@ def keep_compiled_in(folder: Path) -> Path:
     Raises:
         OSError: it cannot be made.
     """
-    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if given is not None:
-        return Path(given)
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    return folder
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        folder.mkdir(parents=True, exist_ok=True)
+    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder)))
 
 
 def tokenize_in_calling_thread() -> None:
