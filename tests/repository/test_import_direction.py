@@ -39,7 +39,7 @@ ROOMS = {
         "structured_output scheduler",
         "tokenization speculation kv_cache",
         "kv_events",
-        "messages models settings log_lines host_memory garbage",
+        "messages models settings log_lines seldom host_memory garbage",
     ),
     "atom_server": (
         "__main__ entrypoints benchmarks examples",

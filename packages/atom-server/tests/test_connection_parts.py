@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from atom_core import seldom
+from atom_core.seldom import SeldomWarning
 from atom_server import ServerOptions
-from atom_server.connections import departure, descriptors, listen, seldom
+from atom_server.connections import departure, descriptors, listen
 from atom_server.connections.departure import Departure
 from atom_server.connections.descriptors import connections_that_fit, watch_descriptors
 from atom_server.connections.limits import ConnectionLimits
 from atom_server.connections.lingering_transport import LingeringTransport
 from atom_server.connections.listen import AddressError, is_loopback, open_socket, url_of
 from atom_server.connections.open_connections import OpenConnections
-from atom_server.connections.seldom import SeldomWarning
 
 LOGGER = logging.getLogger("atom_server.test")
 

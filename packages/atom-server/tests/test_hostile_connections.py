@@ -11,11 +11,11 @@ import time
 import httpx
 import pytest
 
+from atom_core.seldom import SeldomWarning
 from atom_server import ServerOptions, create_app
 from atom_server.connections import descriptors
 from atom_server.connections.descriptors import connections_that_fit
 from atom_server.connections.open_connections import OpenConnections
-from atom_server.connections.seldom import SeldomWarning
 from http_edge import WHOLE, Client, EdgeProcess, last_answer, plain_app, serving
 
 HEAD_BYTES, NUM_FIELDS = 64 * 1024, 128
@@ -432,7 +432,7 @@ def test_without_descriptors_the_log_says_so_once():
 
 @pytest.mark.timing
 def test_a_warning_that_clients_cause_is_seldom(caplog, monkeypatch):
-    monkeypatch.setattr("atom_server.connections.seldom.INTERVAL_S", 0.2)
+    monkeypatch.setattr("atom_core.seldom.INTERVAL_S", 0.2)
     warn = SeldomWarning(logging.getLogger("atom_server.test"))
     for _ in range(1000):
         warn("again")
@@ -443,7 +443,7 @@ def test_a_warning_that_clients_cause_is_seldom(caplog, monkeypatch):
 
 
 def test_a_first_warning_is_told_at_once_on_a_machine_that_has_just_started(caplog, monkeypatch):
-    monkeypatch.setattr("atom_server.connections.seldom.time.monotonic", lambda: 0.0)
+    monkeypatch.setattr("atom_core.seldom.time.monotonic", lambda: 0.0)
     SeldomWarning(logging.getLogger("atom_server.test"))("no room")
     assert [record.getMessage() for record in caplog.records] == ["no room"]
 

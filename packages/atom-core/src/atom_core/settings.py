@@ -53,9 +53,17 @@ def cache_dir() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "atom"
 
 
-def keep_compiled_in(folder: Path) -> None:
-    """Have inductor keep its files in `folder`, unless ``TORCHINDUCTOR_CACHE_DIR`` names another."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+def keep_compiled_in(folder: Path) -> Path:
+    """Have inductor keep its files in `folder`, unless ``TORCHINDUCTOR_CACHE_DIR`` names another.
+
+    Returns the folder that it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        folder.mkdir(parents=True, exist_ok=True)
+    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder)))
 
 
 def tokenize_in_calling_thread() -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 
-from atom_server.connections.seldom import SeldomWarning
+from atom_core.seldom import SeldomWarning
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from atom_server.connections.seldom import SeldomWarning
+from atom_core.seldom import SeldomWarning
 
 if TYPE_CHECKING:
     from atom_server.connections.connection import Connection

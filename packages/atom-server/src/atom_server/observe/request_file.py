@@ -14,7 +14,7 @@ import msgspec
 
 from atom_core.config import ConfigError
 from atom_core.log_lines import in_log
-from atom_server.connections.seldom import SeldomWarning
+from atom_core.seldom import SeldomWarning
 from atom_server.request_log import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,10 @@ class RequestFile:
         try:
             self._handler.emit(logging.makeLogRecord({"msg": line}))
         except (OSError, ValueError) as error:  # closed files raise the latter
-            self._warn(f"requests are missing from {self._target} (--request-log): {error}")
+            self._warn(
+                f"requests are missing from {self._target} (--request-log): {error}; make it writable, or room for it: "
+                "lines are written again from then on"
+            )
 
     def close(self) -> None:
         """Close the file; what could not be written until now is lost."""

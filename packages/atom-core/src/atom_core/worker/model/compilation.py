@@ -18,6 +18,7 @@ import torch
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.devices.factory import device_of
+from atom_core.worker.model.compiled_where_written import CompiledWhereWritten, warn_uncompiled
 from atom_models.layers.mixers.mixer import MIX_OPERATOR
 
 EAGER, TRACED, WHOLE, PIECEWISE = range(4)
@@ -34,13 +35,20 @@ def compile_model(model: Any, config: EngineConfig, rank: int = 0) -> Any:
     level = config.compile.level
     if level == EAGER:
         return model
+    if level > TRACED:
+        # First of all: torch settles on a folder of its own as soon as it loads its compiler.
+        try:
+            folder = settings.keep_compiled_in(artefacts_folder(config, rank))
+        except OSError as error:
+            warn_uncompiled(error.filename, error.strerror)
+            return model
     # The compiler counts what it made of a function, whatever model it was for, and gives up after a few: count anew.
     torch.compiler.reset()
     if level == TRACED:
         return torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
-    settings.keep_compiled_in(artefacts_folder(config, rank))
     options = {"graph_partition": True, "custom_should_partition_ops": [MIX_OPERATOR]} if level == PIECEWISE else None
-    return torch.compile(model, fullgraph=True, dynamic=True, backend="inductor", options=options)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="inductor", options=options)
+    return CompiledWhereWritten(compiled, model, folder)
 
 
 class CompilationWatch:

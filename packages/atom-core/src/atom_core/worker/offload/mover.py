@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import numpy as np
 
 from atom_core.messages import BlockCopy, BlockTransfers, Transfer, TransferResult
+from atom_core.seldom import SeldomWarning
 from atom_core.worker.offload.disk import DiskPages
 from atom_core.worker.offload.protocol import BlockBytes
 from atom_core.worker.ranks.protocol import WorkerRanks
@@ -35,6 +36,7 @@ class BlockMover:
     def __init__(self, blocks: BlockBytes, disk: DiskPages | None, ranks: WorkerRanks) -> None:
         self._blocks, self._disk, self._ranks = blocks, disk, ranks
         self._num_in_memory = len(blocks.memory)
+        self._warn = SeldomWarning(logger)
         self._is_saved = bytearray(self._num_in_memory)
         self._chunk = max(CHUNK_BYTES // blocks.page_bytes, 1)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="blocks")
@@ -116,6 +118,9 @@ class BlockMover:
             try:
                 self._disk.write(copy.target - self._num_in_memory, self._blocks.memory[copy.source])
             except OSError as error:
-                logger.warning("a block of the KV cache cannot be written to %s: %s", self._disk.path, error)
+                self._warn(
+                    f"blocks of the KV cache cannot be written to {self._disk.path}: {error.strerror}. They are kept "
+                    "in memory alone; free some space, or give less --kv-offload-disk or another --kv-offload-folder"
+                )
                 return index
         return len(copies)

@@ -1,4 +1,4 @@
-"""`SeldomWarning`: a warning that clients can cause, and that must not fill the log."""
+"""`SeldomWarning`: a warning that clients or a full disk cause over and over, and that must not fill the log."""
 
 from __future__ import annotations
 
