@@ -279,6 +279,15 @@ class Scheduler:
                 step.add(request, 1)
         return partial_prefills
 
+    def _admit(self, request: Request) -> bool:
+        """Let the head of the queue run, if there are blocks for all its tokens."""
+        if self._drafting is None:
+            return self._book.admit(request)
+        is_admitted = self._book.admit(request, prefers_followed=self._drafting.is_to_be_followed(request))
+        if is_admitted:
+            self._drafting.take_admitted(request)
+        return is_admitted
+
     def _most_decodes(self) -> int:
         """Decodes of a step: each stage has a step of its own, and all are to be of one size."""
         budget = self.config.max_num_batched_tokens
@@ -335,7 +344,7 @@ class Scheduler:
             elif head is None:
                 break
             # A preempted request comes back when its tokens in flight have arrived; until then none overtakes it.
-            elif head.num_steps_in_flight == 0 and self._book.admit(head):
+            elif head.num_steps_in_flight == 0 and self._admit(head):
                 request = head
                 request.started = request.started or self._clock()
                 if self._delay is not None:
