@@ -138,6 +138,31 @@ def test_what_drafts_give_is_compared_with_what_steps_take_that_nobody_follows()
     assert [is_on(None), is_on(0.95), is_on(0.8)] == [True, True, False]
 
 
+def test_what_the_request_that_is_tried_promises_is_taken_for_all():
+    """Drafts of one request in 16 do not pay for a longer step, and those of all do."""
+    speculation = Speculation(SpeculationConfig(method="mtp", num_tokens=1))
+    for _ in range(16):
+        speculation.costs.take(16, 1.0)
+        speculation.costs.take(17, 1.3, 1)
+        speculation.costs.take(32, 1.3, 1)
+    trail = speculation.start_trail()
+    for _ in range(600):
+        speculation.following.take_step([], is_followed=True)
+    speculation.following.try_with(trail)
+    chosen = speculation.choose_next([Candidate(trail, [1], 9)], num_rows=16, room=99)
+    assert (speculation.following.is_on, chosen.number) == (True, 0)
+
+
+def test_steps_that_are_not_followed_are_measured_by_themselves():
+    engine = turned_off()
+    drafting = engine.scheduler._drafting
+    assert drafting is not None
+    costs = drafting._speculation.costs
+    assert costs._measured.get(UNFOLLOWED) is None
+    followed(engine, 20)
+    assert list(costs._measured[UNFOLLOWED]) == [2]
+
+
 def test_steps_that_pay_now_and_then_keep_it_on():
     following = Following()
     for step in range(5000):

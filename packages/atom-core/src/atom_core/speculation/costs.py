@@ -117,7 +117,7 @@ class StepCosts:
         return known[lower] + (known[upper] - known[lower]) * (size - lower) / (upper - lower)
 
     def seconds_unfollowed(self, num_tokens: int) -> float:
-        """What a step of so many tokens takes that no model follows; until that is known, what one without drafts does."""
+        """What a step of so many tokens takes that no model follows; until that is known, one without drafts."""
         size, known = _size_of(num_tokens), self._known(UNFOLLOWED)
         near = [seconds for other, seconds in known.items() if _NEAR * size <= other <= size]
         return near[-1] if near else self.seconds(num_tokens)
