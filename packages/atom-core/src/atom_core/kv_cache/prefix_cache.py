@@ -232,7 +232,7 @@ class PrefixCache:
     def _take_followed(
         self, prefix: CachedPrefix, table: BlockTable, index: int, first_held: Sequence[int] | None
     ) -> None:
-        """Where a model that drafts followed what `table` has, let `prefix` have that, and not what was not followed."""
+        """Where a model that drafts followed what `table` has, let `prefix` have that and no other blocks."""
         if table.num_followed_tokens < (index + 1) * self._block_size:
             return
         in_blocks = [group for group, spec in enumerate(self._groups) if not spec.in_slots]
