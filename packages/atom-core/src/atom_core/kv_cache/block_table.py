@@ -78,7 +78,7 @@ class BlockTable:
         return [i for block_ids, first in zip(self.groups, self.first_held, strict=True) for i in block_ids[first:]]
 
     def follow(self, first: int, end: int) -> None:
-        """A model that drafts follows a step that computes the tokens from `first` up to `end`: of no use behind a gap."""
+        """A model that drafts follows a step of the tokens from `first` up to `end`: of no use behind a gap."""
         if self.num_followed_tokens == first:
             self.num_followed_tokens = end
 
