@@ -23,8 +23,8 @@ class BlockTable:
         capacity: tokens for which every group has blocks.
         has_new_blocks: there are blocks that `take_new_blocks` has not shown.
         hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
-        num_followed_tokens: leading tokens of which the blocks also have what a model that drafts keeps. Where it is fewer
-            than were computed there is a gap, which is never filled.
+        num_followed_tokens: leading tokens of which the blocks also have what a model that drafts keeps. Where more
+            were computed there is a gap, which is never filled.
         num_published: leading blocks that the prefix cache has been told of.
         slot: the first that the request has in groups that keep states; `NO_SLOT` without.
         snapshots: states that steps in flight leave for the prefix cache, by index of the block that ends there.
