@@ -1,8 +1,9 @@
 """A draft model without a model: it keeps a number for each token, in the blocks of the fake worker.
 
 The number at a position depends on the token after it, on what the target keeps there, and on the numbers before that
-the group's window shows. Each that is read has to be the one that the request's tokens give: a slot that was not
-written again after a rejected draft, or a block that another request computed before another token, is noticed.
+the group's window shows. Each that drafts are made by has to be the one that the request's tokens give: a slot that was
+not written again after a rejected draft, a block that another request computed before another token, or a token of a
+step that was not followed, is noticed. What is written behind such a number is not true either.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Guess = Callable[[WorkerState, int], Sequence[int]]
 """``(state, number)``: what comes after the tokens of a request."""
 
 GUESS = -1
-"""Stands where a draft was computed from a draft: nobody may read it later."""
+"""Stands where something was computed from a draft, or from what is not true: no draft may be made by it later."""
 
 
 class FakeDraftCache:
@@ -38,9 +39,9 @@ class FakeDraftCache:
                 if position >= num_true:
                     self._write(state, group, position, GUESS)
                     continue
-                for earlier in range(self._first_seen(position, window), position):
-                    assert self._read(state, group, earlier) == truth[earlier], "a draft reads what is not true"
-                self._write(state, group, position, truth[position])
+                seen = range(self._first_seen(position, window), position)
+                is_true = all(self._read(state, group, earlier) == truth[earlier] for earlier in seen)
+                self._write(state, group, position, truth[position] if is_true else GUESS)
             if entry.num_next_drafts:
                 for earlier in range(self._first_seen(num_true, window), num_true):
                     assert self._read(state, group, earlier) == truth[earlier], "a draft reads what is not true"

@@ -118,10 +118,13 @@ class FakeWorker:
             if self.states_in_slots is not None:
                 self.states_in_slots.run(entry, state)
             result = self._result(entry, state, end)
-            if self.drafts is not None:
+            if self.drafts is not None and step.is_followed:
                 drafts = self.drafts.run(entry, state, len(result.token_ids))
                 result = msgspec.structs.replace(result, next_draft_token_ids=drafts)
                 state.drafts = drafts
+            else:
+                assert not entry.num_next_drafts, "drafts are asked for of nobody"
+                state.drafts = ()
             results.append(result)
         if self.states_in_slots is not None:
             self.states_in_slots.copy(step.copies_behind)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from asked_for import ASKED, WAYS, make_prompts, run, what_counts
-from atom_core import EngineArgs
+from asked_for import ASKED, WAYS, make_params, make_prompts, run, what_counts
+from atom_core import EngineArgs, LLMEngine
 from atom_core.config import ConfigError
 from atom_core.engine.startup import open_model, resolve
+from atom_core.worker.model.engine_draft import EngineDraft
 from atom_models import CheckpointError
 from tiny_models import make_tiny_llama
 
@@ -111,6 +112,54 @@ def test_an_adaptive_engine_with_a_whole_model_changes_nothing(make_engine, tiny
     prompts, asked = make_prompts(4), {"temperature": 0.0, "max_tokens": 60}
     engine = make_engine(**drafting(tiny_llama, adaptive=True))
     assert what_counts(run(engine, prompts, **asked)) == what_counts(run(make_engine(), prompts, **asked))
+
+
+def let_follow(engine: LLMEngine, is_on: bool) -> None:
+    following = engine._core._scheduler._drafting._speculation.following
+    following.is_on, following._steps_to_trial = is_on, 1 << 30
+
+
+def test_a_model_that_follows_no_step_computes_nothing_and_is_as_right_later(make_engine, tiny_llama, monkeypatch):
+    """Also behind prompts that were cached while it did not follow."""
+    batches: list[int] = []
+    forward = EngineDraft.forward
+
+    def count(self, input_ids, *args, **options):
+        batches.append(len(input_ids))
+        return forward(self, input_ids, *args, **options)
+
+    monkeypatch.setattr(EngineDraft, "forward", count)
+    prompts, asked = [(prompt * 9)[:40] for prompt in make_prompts(3)], {"temperature": 0.0, "max_tokens": 40}
+    plain = what_counts(run(make_engine(), prompts, **asked))
+    engine = make_engine(**drafting(tiny_llama))
+    batches.clear()
+    let_follow(engine, False)
+    assert what_counts(run(engine, prompts, **asked)) == plain
+    assert (batches, engine.stats.num_draft_tokens) == ([], 0)
+    let_follow(engine, True)
+    for _ in range(2):
+        before = engine.stats
+        assert what_counts(run(engine, prompts, **asked)) == plain
+        made = engine.stats.num_draft_tokens - before.num_draft_tokens
+        assert engine.stats.num_accepted_tokens - before.num_accepted_tokens == made > 60
+    assert len(batches) > 30
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_follows_now_and_then_changes_nothing(make_engine, tiny_llama, way):
+    prompts, asked = make_prompts(5), {"temperature": 0.6, "max_tokens": 40}
+    plain = what_counts(run(make_engine(), prompts, **asked))
+    engine = make_engine(**drafting(tiny_llama), **WAYS[way])
+    ids = engine.add_request(prompts, make_params(5, **asked))
+    tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
+    for step in range(10_000):
+        let_follow(engine, step % 24 < 16)
+        for output in engine.step():
+            tokens[output["request_id"]] = output["token_ids"]
+        if engine.is_finished():
+            break
+    assert list(tokens.values()) == [output["token_ids"] for output in plain]
+    assert engine.stats.num_draft_tokens > 10
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ SCHEDULER = Part(
             "atom-core/tests/test_drafts_pay.py",
             "atom-core/tests/test_scheduler_drafts.py",
             "atom-core/tests/test_scheduler_model_drafts.py",
+            "atom-core/tests/test_following.py",
             "atom-core/tests/test_one_step_ahead.py",
             "atom-core/tests/test_engine_args.py",
         ),

@@ -23,6 +23,8 @@ class BlockTable:
         capacity: tokens for which every group has blocks.
         has_new_blocks: there are blocks that `take_new_blocks` has not shown.
         hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
+        num_followed_tokens: leading tokens of which the blocks also have what a model that drafts keeps. Where more
+            were computed there is a gap, which is never filled.
         num_published: leading blocks that the prefix cache has been told of.
         slot: the first that the request has in groups that keep states; `NO_SLOT` without.
         snapshots: states that steps in flight leave for the prefix cache, by index of the block that ends there.
@@ -38,6 +40,7 @@ class BlockTable:
         "has_new_blocks",
         "hashes",
         "load_id",
+        "num_followed_tokens",
         "num_published",
         "parent",
         "salt",
@@ -74,6 +77,11 @@ class BlockTable:
             return self.groups[0]
         return [i for block_ids, first in zip(self.groups, self.first_held, strict=True) for i in block_ids[first:]]
 
+    def follow(self, first: int, end: int) -> None:
+        """A model that drafts follows a step of the tokens from `first` up to `end`: of no use behind a gap."""
+        if self.num_followed_tokens == first:
+            self.num_followed_tokens = end
+
     def take_new_blocks(self) -> list[list[int]]:
         """Blocks that were added to each group since the last call."""
         self.has_new_blocks = False
@@ -90,6 +98,7 @@ class BlockTable:
         self.slot = NO_SLOT
         self.snapshots: dict[int, int] = {}
         self.has_new_blocks = False
+        self.num_followed_tokens = 0
         self.num_published = 0
         self.parent: CachedPrefix | str = self.salt
         self.load_id: int | None = None

@@ -84,7 +84,15 @@ class PagedCache:
         return -(-num_tokens // self.config.block_size)
 
     def admit(
-        self, table: BlockTable, token_ids: list[int], *, use_prefix: bool, max_tokens: int, reserve: int, count: bool
+        self,
+        table: BlockTable,
+        token_ids: list[int],
+        *,
+        use_prefix: bool,
+        max_tokens: int,
+        reserve: int,
+        count: bool,
+        prefers_followed: bool = False,
     ) -> int | None:
         """Fill the empty `table` for all of `token_ids`: cached blocks first, then free ones.
 
@@ -95,6 +103,8 @@ class PagedCache:
             max_tokens: tokens that the request may ever store.
             reserve: blocks that must stay free.
             count: this look-up enters the statistics.
+            prefers_followed: cached blocks that a model that drafts has not followed are left out, if one step can
+                compute their tokens again: behind them there would be no drafts.
 
         Returns how many tokens need not be computed (at most ``len(token_ids) - 1``); None, with nothing changed,
         where the free blocks or slots do not suffice.
@@ -105,6 +115,9 @@ class PagedCache:
         if use_prefix and self._prefixes is not None:
             most = (len(token_ids) - 1) // self.config.block_size
             hit = self._prefixes.find(table, token_ids, most, elsewhere=self._elsewhere)
+            num_without = (len(hit.found) - hit.num_followed) * self.config.block_size
+            if prefers_followed and 0 < num_without <= self._max_step_tokens:
+                hit = self._prefixes.find(table, token_ids, hit.num_followed, elsewhere=self._elsewhere)
         num_found = len(hit.found)
         num_found_tokens, block_size = num_found * self.config.block_size, self.config.block_size
         num_blocks = [

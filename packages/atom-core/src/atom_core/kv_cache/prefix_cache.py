@@ -22,27 +22,33 @@ class CachedPrefix:
         token_ids: the tokens that the block's name covers.
         block_ids: by group, the block that stores its keys and values, or the snapshot of the state behind it; None
             where none does.
+        is_followed: these blocks also have what a model that drafts keeps.
         num_children: prefixes that are known to go on from here.
         is_orphan: a prefix before it was forgotten when it came, so that nobody finds it.
     """
 
-    __slots__ = ("block_ids", "hash", "is_known", "is_orphan", "num_children", "parent", "token_ids")
+    __slots__ = ("block_ids", "hash", "is_followed", "is_known", "is_orphan", "num_children", "parent", "token_ids")
 
     def __init__(self, name: bytes, parent: CachedPrefix | str, token_ids: list[int], num_groups: int) -> None:
         self.hash = name
         self.parent = parent
         self.token_ids = token_ids
         self.block_ids: list[int | None] = [None] * num_groups
+        self.is_followed = False
         self.num_children = 0
         self.is_known = True
         self.is_orphan = isinstance(parent, CachedPrefix) and (parent.is_orphan or not parent.is_known)
 
 
 class FoundBlocks(NamedTuple):
-    """The blocks at one index, by group: ids, `ELSEWHERE`, or None. `prefix` is None where none of them is cached."""
+    """The blocks at one index, by group: ids, `ELSEWHERE`, or None. `prefix` is None where none of them is cached.
+
+    `is_followed` says that all of them have what a model that drafts keeps.
+    """
 
     prefix: CachedPrefix | None
     block_ids: Sequence[int | None]
+    is_followed: bool
 
 
 class Hit(NamedTuple):
@@ -50,6 +56,11 @@ class Hit(NamedTuple):
 
     found: list[FoundBlocks]
     first_needed: list[int]
+
+    @property
+    def num_followed(self) -> int:
+        """Leading blocks that a model that drafts has followed."""
+        return sum(1 for _ in takewhile(lambda blocks: blocks.is_followed, self.found))
 
     def block_ids(self, group: int) -> list[int]:
         """The blocks that a request takes over in this group, with `ELSEWHERE` for those that it has to load."""
@@ -108,14 +119,16 @@ class PrefixCache:
         parent: CachedPrefix | str | None = table.salt
         while len(found) < max_blocks:
             parent = prefix = None if parent is None else self._lookup(table, token_ids, len(found), parent)
-            block_ids = [None] * len(self._groups) if prefix is None else prefix.block_ids
+            block_ids, is_followed = _of_prefix(prefix, len(self._groups))
             if elsewhere is not None and None in block_ids:
-                block_ids = self._with_elsewhere(block_ids, self._hash(table, token_ids, len(found)), elsewhere)
+                name = self._hash(table, token_ids, len(found))
+                block_ids, is_elsewhere_too = _with_elsewhere(block_ids, name, elsewhere)
+                is_followed = is_followed and is_elsewhere_too
             if prefix is None and not any(block_id is not None for block_id in block_ids):
                 break
             if self._keeps_all and None in block_ids:
                 break
-            found.append(FoundBlocks(prefix, block_ids))
+            found.append(FoundBlocks(prefix, block_ids, is_followed))
         num_blocks = len(found) if self._keeps_all else self._num_servable(found)
         return Hit(found[:num_blocks], [self._first_needed(spec, num_blocks) for spec in self._groups])
 
@@ -124,7 +137,8 @@ class PrefixCache:
     ) -> None:
         """Make the table's first `num_blocks` blocks, all computed, findable.
 
-        A block whose content is cached already, in another one, stays private.
+        A block whose content is cached already, in another one, stays private, unless it alone has what a model that
+        drafts keeps.
 
         Args:
             first_held: by group, the first block that the table ever had; None where it had all of them.
@@ -133,6 +147,7 @@ class PrefixCache:
             prefix = self._lookup(table, token_ids, index, table.parent)
             if prefix is None:
                 prefix = self._register(table, token_ids, index)
+            self._take_followed(prefix, table, index, first_held)
             if None in prefix.block_ids:
                 self._add_blocks(prefix, table, index, first_held)
             table.parent = prefix
@@ -144,13 +159,14 @@ class PrefixCache:
         for group, first in enumerate(hit.first_needed):
             table.groups[group] = [NO_BLOCK] * first + hit.block_ids(group)
         table.first_held = list(hit.first_needed)
+        table.num_followed_tokens = hit.num_followed * self._block_size
         table.num_published = len(known)
         table.parent = (known[-1] if known else None) or table.salt
 
     def key_of(self, block_id: int) -> BlockKey:
         """What a cached block stores."""
         prefix = self._by_block[block_id]
-        return BlockKey(prefix.hash, prefix.block_ids.index(block_id))
+        return BlockKey(prefix.hash, prefix.block_ids.index(block_id), prefix.is_followed)
 
     def forget(self, block_id: int, *, is_saved: bool = False) -> None:
         """Removes a block that is about to store something else.
@@ -174,15 +190,6 @@ class PrefixCache:
             self._prune(prefix)
         if self._events is not None:
             self._events.cleared()
-
-    def _with_elsewhere(
-        self, block_ids: Sequence[int | None], name: bytes, elsewhere: Container[BlockKey]
-    ) -> list[int | None]:
-        """`block_ids`, and `ELSEWHERE` in the groups whose block can be loaded."""
-        return [
-            ELSEWHERE if block_id is None and BlockKey(name, group) in elsewhere else block_id
-            for group, block_id in enumerate(block_ids)
-        ]
 
     def _num_servable(self, found: list[FoundBlocks]) -> int:
         """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""
@@ -222,6 +229,17 @@ class PrefixCache:
             self._prune(replaced.parent)
         return prefix
 
+    def _take_followed(
+        self, prefix: CachedPrefix, table: BlockTable, index: int, first_held: Sequence[int] | None
+    ) -> None:
+        """Where a model that drafts followed what `table` has, let `prefix` have that and no other blocks."""
+        if table.num_followed_tokens < (index + 1) * self._block_size:
+            return
+        in_blocks = [group for group, spec in enumerate(self._groups) if not spec.in_slots]
+        if not prefix.is_followed and (first_held is None or all(index >= first_held[group] for group in in_blocks)):
+            self._drop_blocks(prefix, in_blocks)
+            prefix.is_followed = True
+
     def _add_blocks(
         self, prefix: CachedPrefix, table: BlockTable, index: int, first_held: Sequence[int] | None
     ) -> None:
@@ -231,6 +249,8 @@ class PrefixCache:
                 continue
             block_id = table.snapshots.get(index) if spec.in_slots else table.groups[group][index]
             if prefix.block_ids[group] is None and block_id is not None:
+                if not spec.in_slots and table.num_followed_tokens < (index + 1) * self._block_size:
+                    prefix.is_followed = False
                 prefix.block_ids[group] = block_id
                 self._by_block[block_id] = prefix
                 self._on_change(block_id, True)
@@ -271,6 +291,23 @@ class PrefixCache:
     def _hash(self, table: BlockTable, token_ids: list[int], index: int) -> bytes:
         self._names.extend(table.hashes, token_ids, index + 1, salt=table.salt)
         return table.hashes[index]
+
+
+def _of_prefix(prefix: CachedPrefix | None, num_groups: int) -> tuple[Sequence[int | None], bool]:
+    """The blocks of `prefix`, and whether there is none of them that was not followed."""
+    return ([None] * num_groups, True) if prefix is None else (prefix.block_ids, prefix.is_followed)
+
+
+def _with_elsewhere(
+    block_ids: Sequence[int | None], name: bytes, elsewhere: Container[BlockKey]
+) -> tuple[list[int | None], bool]:
+    """`block_ids` with `ELSEWHERE` in the groups whose block can be loaded, and whether all of these were followed."""
+    found, are_followed = list(block_ids), True
+    for group, block_id in enumerate(block_ids):
+        key = BlockKey(name, group)
+        if block_id is None and (key in elsewhere or key._replace(is_followed=False) in elsewhere):
+            found[group], are_followed = ELSEWHERE, are_followed and key in elsewhere
+    return found, are_followed
 
 
 def _is_cached(blocks: FoundBlocks) -> bool:

@@ -79,6 +79,9 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     States are copied before the step is computed (behind cached prefixes, to the requests that go on from there) and
     behind it (to be kept with the prefixes that end there).
 
+    Where `is_followed` is false, a model that drafts computes nothing of the step: what it keeps of these tokens is not
+    there, and nobody will read it.
+
     `transfers` move blocks between the cache and other places. A step with nothing scheduled is there for these, and
     waits for a moment until one of those that it awaits has ended.
     """
@@ -90,6 +93,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     copies_before: tuple[StateCopy, ...] = ()
     copies_behind: tuple[StateCopy, ...] = ()
     transfers: BlockTransfers | None = None
+    is_followed: bool = True
 
     @property
     def num_tokens(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from atom_core.scheduler.admission_delay import AdmissionDelay
 from atom_core.scheduler.config import SchedulerConfig
+from atom_core.scheduler.drafting import Drafting
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.request_book import RequestBook
 from atom_core.scheduler.step_ends import StepEnds
@@ -20,11 +21,19 @@ class Batching:
         config: limits of steps and requests.
         book: the requests, and the cache that they share.
         ends: where the steps of a prompt end.
+        drafting: which requests a drafter follows; None without speculation.
         clock: seconds, as `Scheduler` has it.
     """
 
-    def __init__(self, config: SchedulerConfig, book: RequestBook, ends: StepEnds, clock: Callable[[], float]) -> None:
-        self._config, self._book, self._ends, self._clock = config, book, ends, clock
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        book: RequestBook,
+        ends: StepEnds,
+        drafting: Drafting | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config, self._book, self._ends, self._drafting, self._clock = config, book, ends, drafting, clock
         self._cache = book.cache
         self._in_stages = config.num_stages > 1
         self._share = max(ends.least, int(config.max_num_batched_tokens * config.long_prefill_share))
@@ -67,7 +76,7 @@ class Batching:
             elif head is None:
                 break
             # A preempted request comes back when its tokens in flight have arrived; until then none overtakes it.
-            elif head.num_steps_in_flight == 0 and self._book.admit(head):
+            elif head.num_steps_in_flight == 0 and self._admit(head):
                 request = head
                 request.started = request.started or self._clock()
                 if self._delay is not None:
@@ -86,6 +95,15 @@ class Batching:
                 may_admit = False
         if len(step.rows) > num_decodes:
             step.spread_rest()
+
+    def _admit(self, request: Request) -> bool:
+        """Let the head of the queue run, if there are blocks for all its tokens."""
+        if self._drafting is None:
+            return self._book.admit(request)
+        is_admitted = self._book.admit(request, prefers_followed=self._drafting.is_to_be_followed(request))
+        if is_admitted:
+            self._drafting.take_admitted(request)
+        return is_admitted
 
     def _most_decodes(self) -> int:
         """Decodes of a step: each stage has a step of its own, and all are to be of one size."""

@@ -10,7 +10,7 @@ from atom_core.scheduler.config import SchedulerConfig
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.request_book import RequestBook
 from atom_core.scheduler.step_plan import PlannedRow, StepPlan
-from atom_core.speculation import Candidate, Draft, Speculation
+from atom_core.speculation import Candidate, Draft, Speculation, Trail
 
 
 class Drafting:
@@ -70,12 +70,37 @@ class Drafting:
             if token_ids and self._has_blocks(request, len(token_ids)):
                 step.append_drafts(row_of[request.request_id], len(token_ids), token_ids)
 
+    def is_to_be_followed(self, request: Request) -> bool:
+        """Whether a model that drafts should have followed all tokens of a request that is about to begin."""
+        following = self._speculation.following
+        is_wanted = following.is_trial_due or following.is_for(request.trail)
+        return self._is_by_model and is_wanted and request.samples and request.may_have_drafts
+
+    def take_admitted(self, request: Request) -> None:
+        """A request begins: if the model follows nobody, it may be tried with this one."""
+        if self._speculation.following.is_trial_due and self.is_to_be_followed(request) and request.has_no_gap:
+            self._speculation.following.try_with(self._trail(request))
+
     def ask_for_drafts(self, plan: StepPlan) -> None:
-        """Have a model make drafts behind the step, as far as blocks are free for what it keeps of them."""
-        if not self._is_by_model or not self._leads_to_drafts(plan):
+        """Say whether a model follows the step, and how many drafts it makes behind it."""
+        if not self._is_by_model:
             return
+        # Drafts are rejected where the model followed, so that it is known how far it did.
+        plan.is_followed = plan.num_drafts > 0 or any(self._is_followed(row.request) for row in plan.rows)
+        if self._speculation.config.adaptive:
+            decoding = (row.request.trail for row in plan.rows if row.samples)
+            self._speculation.following.take_step(decoding, is_followed=plan.is_followed)
+        if plan.is_followed and self._leads_to_drafts(plan):
+            self._ask_behind(plan)
+
+    def _ask_behind(self, plan: StepPlan) -> None:
+        """Have a model make drafts behind the step, as far as blocks are free for what it keeps of them."""
         rows = [row for row in plan.rows if row.samples]
-        found = [(row, candidate) for row in rows if (candidate := self._candidate(row.request, row.end)) is not None]
+        found = [
+            (row, candidate)
+            for row in rows
+            if self._is_followed(row.request) and (candidate := self._candidate(row.request, row.end)) is not None
+        ]
         room = self._room(self._max_num_tokens - len(rows))
         number, are_awaited = self._speculation.choose_next(
             [candidate for _, candidate in found], num_rows=len(rows), room=room
@@ -84,6 +109,10 @@ class Drafting:
             row.num_next_drafts = self._reserve(row, min(number, candidate.room, room))
             room -= row.num_next_drafts
         plan.awaits_drafts = are_awaited and plan.num_next_drafts > 0
+
+    def _is_followed(self, request: Request) -> bool:
+        """Whether a step of `request` is to be followed for its own sake."""
+        return request.has_no_gap and self._speculation.following.is_for(request.trail)
 
     def take_report(self, plan: StepPlan, output: ModelOutput) -> None:
         """Note what the step took, if it had decodes alone, and which drafts were made."""
@@ -94,6 +123,7 @@ class Drafting:
                 now - self._last_report,
                 plan.num_next_drafts,
                 is_usual=self._is_usual(plan),
+                is_followed=plan.is_followed,
             )
         self._last_report = now
         for row, result in zip(plan.rows, output.requests, strict=True) if self._is_by_model else ():
@@ -188,9 +218,12 @@ class Drafting:
         room = request.max_computed_tokens - num_computed_tokens - 1
         if room <= 0 or request.status is not RequestStatus.RUNNING or not request.may_have_drafts:
             return None
+        return Candidate(self._trail(request), request.token_ids, room)
+
+    def _trail(self, request: Request) -> Trail:
         if request.trail is None:
             request.trail = self._speculation.start_trail(request.engine_request.cache_salt)
-        return Candidate(request.trail, request.token_ids, room)
+        return request.trail
 
     def _room(self, budget: int) -> int:
         """Drafts that a step may have, where everybody who may run samples a token too."""

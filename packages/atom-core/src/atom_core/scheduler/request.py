@@ -113,6 +113,11 @@ class Request:
         return self.num_computed_tokens - self.num_drafts_in_flight
 
     @property
+    def has_no_gap(self) -> bool:
+        """Whether a model that drafts has followed all tokens that are computed in the cache."""
+        return self.block_table.num_followed_tokens == self.num_computed_tokens
+
+    @property
     def may_be_forced(self) -> bool:
         """Whether it is settled where forced tokens would stand."""
         has_drafts = self.num_drafts_in_flight or self.num_made_drafts
@@ -228,6 +233,8 @@ class Request:
         """So many of the drafts that were counted as computed are not what was sampled."""
         self.num_computed_tokens -= num_drafts
         self.num_tokens_at_worker -= num_drafts
+        # Steps with drafts are followed.
+        self.block_table.num_followed_tokens -= num_drafts
 
     def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:
         """An output token arrived: whether it ends the request, and the stop token id that did."""

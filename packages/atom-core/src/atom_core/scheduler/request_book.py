@@ -69,8 +69,12 @@ class RequestBook:
         else:
             self.waiting.push(request)
 
-    def admit(self, request: Request) -> bool:
-        """Let the head of the queue run, or wait for KV, if there are blocks for all its tokens."""
+    def admit(self, request: Request, *, prefers_followed: bool = False) -> bool:
+        """Let the head of the queue run, or wait for KV, if there are blocks for all its tokens.
+
+        Args:
+            prefers_followed: see `PagedCache.admit`.
+        """
         num_cached_tokens = self.cache.admit(
             request.block_table,
             request.token_ids,
@@ -78,6 +82,7 @@ class RequestBook:
             max_tokens=request.max_computed_tokens,
             reserve=self.cache.config.num_blocks // RESERVE_PART if self.running else 0,
             count=not request.has_run,
+            prefers_followed=prefers_followed,
         )
         if num_cached_tokens is None:
             return False

@@ -60,7 +60,7 @@ class Scheduler:
         self._num_steps = 0
         self._in_stages = config.num_stages > 1
         self._ends = StepEnds(cache, config)
-        self._batching = Batching(config, self._book, self._ends, clock)
+        self._batching = Batching(config, self._book, self._ends, self._drafting, clock)
 
     def why_it_cannot_fit(self, request: EngineRequest) -> str | None:
         """Why `request` could never run, in words for people; None if it can."""

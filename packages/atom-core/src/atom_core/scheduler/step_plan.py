@@ -47,6 +47,7 @@ class StepPlan:
         ran_ahead: it was scheduled while the step before was in flight.
         keeps_samples: who computes the next step has what this one samples, and need not be told.
         awaits_drafts: the next step is to have the drafts that are made behind this one.
+        is_followed: a model that drafts, where there is one, follows the step.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class StepPlan:
         self.num_missing_blocks = 0
         self.num_ending_blocks: int | None = None
         self.awaits_drafts = False
+        self.is_followed = True
 
     @property
     def num_drafts(self) -> int:
@@ -125,6 +127,7 @@ class StepPlan:
             copies_before=tuple(StateCopy(source, target) for source, target in copies_before),
             copies_behind=tuple(StateCopy(source, target) for source, target in copies_behind),
             transfers=transfers,
+            is_followed=self.is_followed,
         )
 
     def _schedule(self, row: PlannedRow) -> ScheduledRequest:
@@ -136,6 +139,8 @@ class StepPlan:
         is_told = row.draft_token_ids or end > request.num_tokens_at_worker
         token_ids = (*request.untold_token_ids(end), *row.draft_token_ids) if is_told else ()
         request.num_computed_tokens = end + num_drafts
+        if self.is_followed:
+            table.follow(first, end + num_drafts)
         request.num_tokens_in_flight += row.num_new_tokens + num_drafts
         request.num_made_drafts = row.num_next_drafts if self.awaits_drafts else 0
         # Drafts are told; what follows them is sampled.

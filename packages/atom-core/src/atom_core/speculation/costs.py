@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections import deque
 from statistics import fmean
 
+# Stands for the number of drafts where the model that makes them did not follow a step either.
+UNFOLLOWED = -1
 # What a token more is taken to cost, as part of the step, until steps of more tokens were measured, and tokens beyond
 # which more cost nothing: where weights are read from memory, all are as good as free. It is tried, so it must not be
 # too high.
@@ -113,6 +115,12 @@ class StepCosts:
             return known[lower] * (1 + guess) + _slope(known) * (size - lower)
         upper = sizes[place]
         return known[lower] + (known[upper] - known[lower]) * (size - lower) / (upper - lower)
+
+    def seconds_unfollowed(self, num_tokens: int) -> float:
+        """What a step of so many tokens takes that no model follows; until that is known, one without drafts."""
+        size, known = _size_of(num_tokens), self._known(UNFOLLOWED)
+        near = [seconds for other, seconds in known.items() if _NEAR * size <= other <= size]
+        return near[-1] if near else self.seconds(num_tokens)
 
     def _known(self, num_next_drafts: int) -> dict[int, float]:
         """Seconds of the sizes that were measured, in rising order."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import cycle, islice
 from typing import NamedTuple
 
 from atom_core.speculation.config import SpeculationConfig
-from atom_core.speculation.costs import StepCosts
+from atom_core.speculation.costs import UNFOLLOWED, StepCosts
 from atom_core.speculation.drafter import Drafters
+from atom_core.speculation.following import Following
 from atom_core.speculation.statistics import DraftStatistics
 from atom_core.speculation.trail import Experience, Trail
 from atom_core.speculation.trials import Prospect, Trials
@@ -16,6 +18,8 @@ from atom_core.speculation.trials import Prospect, Trials
 _LEAST_GAIN = 1.02
 # While a model's drafts do not pay, one is made behind every so many steps, to see whether they would be right by now.
 _STEPS_BETWEEN_TRIALS = 32
+# The same of the request that is tried while the model follows nobody else.
+_STEPS_BETWEEN_DRAFTS_OF_TRIED = 2
 
 
 class Candidate(NamedTuple):
@@ -65,12 +69,13 @@ class Speculation:
     Attributes:
         config: what was asked for.
         costs: what steps without prompts took.
+        following: whether a model that drafts follows the steps.
         statistics: counts of the drafts that were verified.
     """
 
     def __init__(self, config: SpeculationConfig, drafters: Drafters | None = None) -> None:
         self.config, self._drafters = config, drafters
-        self.costs, self._trials = StepCosts(), Trials()
+        self.costs, self._trials, self.following = StepCosts(), Trials(), Following()
         self._steps_to_trial = _STEPS_BETWEEN_TRIALS
         # What was best for the last step of a model that drafts.
         self._number = 0
@@ -120,10 +125,11 @@ class Speculation:
         return any(self._best_lengths(chances, num_rows=num_rows, room=room))
 
     def choose_next(self, candidates: Sequence[Candidate], *, num_rows: int, room: int) -> NextDrafts:
-        """How many drafts a model should make behind a step for each of `candidates`, which then decode.
+        """How many drafts a model that follows a step should make behind it for each of `candidates`.
 
         Args:
-            num_rows: decodes of the next step.
+            candidates: those whose every token it has followed.
+            num_rows: decodes of the next step, theirs among them.
             room: drafts that the next step has room for.
         """
         if not self.config.adaptive:
@@ -134,29 +140,43 @@ class Speculation:
         for candidate in candidates:
             chance, most = candidate.trail.chance(0), min(self.config.num_tokens, candidate.room)
             chances.append([chance**number for number in range(1, most + 1)])
+        if self._would_pay(chances, num_rows=num_rows, room=room):
+            self.following.pay()
         prospects = self._prospects(chances, num_rows=num_rows, room=room)
         self._number = _best(prospects, now=self._number)
         number = self._trials.number(prospects, self._number)
         return NextDrafts(number, are_awaited=True) if number else self._perhaps_trial()
 
-    def take_step(self, num_tokens: int, seconds: float, num_next_drafts: int, *, is_usual: bool) -> None:
+    def take_step(
+        self, num_tokens: int, seconds: float, num_next_drafts: int, *, is_usual: bool, is_followed: bool = True
+    ) -> None:
         """A step of decodes was reported, so long after the one before.
 
         Args:
             num_tokens: drafts among them.
             num_next_drafts: drafts that were made behind it for each request.
             is_usual: it ran as steps like it run one after the other; steps between two ways to run say nothing.
+            is_followed: the model that drafts followed it.
         """
         self._trials.save(seconds)
         if is_usual:
-            self.costs.take(num_tokens, seconds, num_next_drafts)
+            self.costs.take(num_tokens, seconds, num_next_drafts if is_followed else UNFOLLOWED)
 
     def _perhaps_trial(self) -> NextDrafts:
-        self._steps_to_trial -= 1
+        most = _STEPS_BETWEEN_TRIALS if self.following.tried is None else _STEPS_BETWEEN_DRAFTS_OF_TRIED
+        self._steps_to_trial = min(self._steps_to_trial, most) - 1
         if self._steps_to_trial:
             return NO_NEXT_DRAFTS
-        self._steps_to_trial = _STEPS_BETWEEN_TRIALS
+        self._steps_to_trial = most
         return NextDrafts(1, are_awaited=False)
+
+    def _would_pay(self, chances: Sequence[Sequence[float]], *, num_rows: int, room: int) -> bool:
+        """Whether drafts of all rows, as likely as those of the candidates, would pay for a model that follows."""
+        of_all = list(islice(cycle(chances), num_rows))
+        prospects = self._prospects(of_all, num_rows=num_rows, room=room)
+        best = max((prospect.rate for prospect in prospects[1:]), default=0.0)
+        least_gain = 1.0 if self.following.is_on else _LEAST_GAIN
+        return best > least_gain * num_rows / self.costs.seconds_unfollowed(num_rows)
 
     def _look(self, candidate: Candidate, num_unknown: int = 0) -> tuple[Sequence[int], list[float]]:
         """Drafts after the next `num_unknown` tokens, and how likely it is that all up to each of them are right."""

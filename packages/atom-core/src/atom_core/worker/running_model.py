@@ -161,8 +161,8 @@ class RunningModel:
         return self._mover.results(step.transfers, wait_for_one=not step.scheduled)
 
     def _with_drafts(self, forward: Forward, sampled_n: torch.Tensor) -> torch.Tensor:
-        """What was sampled, and behind it the drafts of a draft model, which takes in the step."""
-        if self._drafter is None or forward.states is None:
+        """What was sampled, and behind it the drafts of a draft model, which takes in the step if it follows it."""
+        if self._drafter is None or forward.states is None or not forward.step.is_followed:
             return sampled_n
         with self._profiler.mark("draft"):
             numbers = [scheduled.num_next_drafts for scheduled in forward.step.scheduled]

@@ -35,7 +35,7 @@ class Loads:
         ]
         if not to_load:
             return []
-        table.load_id = self._elsewhere.hold([BlockKey(table.hashes[index], group) for group, index in to_load])
+        table.load_id = self._elsewhere.hold([self._key(table.hashes[index], group) for group, index in to_load])
         self._given_up[table.load_id] = []
         return to_load
 
@@ -47,6 +47,10 @@ class Loads:
     def give_up(self, load_id: int, block_ids: list[int]) -> None:
         """The table that waits for a load is no more."""
         self._given_up[load_id] = block_ids
+
+    def _key(self, name: bytes, group: int) -> BlockKey:
+        key = BlockKey(name, group)
+        return key if key in self._elsewhere else key._replace(is_followed=False)
 
     def take_results(self, results: Sequence[TransferResult]) -> tuple[list[FinishedLoad], list[int]]:
         """The loads that have ended, and blocks that nobody waits for any more."""

@@ -11,11 +11,13 @@ from atom_core.messages import BlockTransfers, OffloadStats, TransferResult
 class BlockKey(NamedTuple):
     """A block's contents: those of one group of layers for the tokens up to the end of the block that `name` says.
 
-    Nothing but the name is compared, so names must be of a hash without collisions.
+    Nothing but the name is compared, so names must be of a hash without collisions. `is_followed` says that they have
+    what a model that drafts keeps too.
     """
 
     name: bytes
     group: int
+    is_followed: bool = True
 
 
 class FinishedLoad(NamedTuple):
