@@ -27,9 +27,7 @@ _LOGGERS = (None, "atom_kernels", "atom_models", "atom_core", "atom_server")
 
 
 def pytest_collection_finish() -> None:
-    """Engines that close collect garbage: what has been imported by now is none, and takes long to go through."""
-    gc.collect()
-    gc.freeze()
+    _spare_what_is_imported()
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +45,11 @@ def own_logging() -> Iterator[None]:
 def quiet_transformers() -> None:
     """transformers tells of errors only, and draws no progress bars."""
     import transformers
+    import transformers.modeling_utils
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    _spare_what_is_imported()
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +97,12 @@ def tiny_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return written[name]
 
     return folder_of
+
+
+def _spare_what_is_imported() -> None:
+    """Engines that close collect garbage: what is imported is none, and takes long to go through."""
+    gc.collect()
+    gc.freeze()
 
 
 def _tiny(tmp_path_factory: pytest.TempPathFactory, name: str, **options) -> Path:

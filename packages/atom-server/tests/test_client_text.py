@@ -73,6 +73,7 @@ def send_all(server, texts: Iterator[str], hostile: str = "", most: int | None =
 
 def marks_in_memory() -> set[bytes]:
     """Every mark that a container of this process holds; the server's app runs in it."""
+    gc.unfreeze()  # what was frozen is not among the objects
     gc.collect()
     found: set[bytes] = set()
     for holder in gc.get_objects():
