@@ -10,6 +10,7 @@ import pytest
 from benchmarks.__main__ import main
 
 
+@pytest.mark.slow
 def test_our_engine_and_transformers_are_measured_on_one_model(tiny_llama: Path, tmp_path: Path):
     output = tmp_path / "result.json"
     flags = f"--vs transformers --model {tiny_llama} --dtype float32 --threads 1 --context 24 --prefill 32"
@@ -52,6 +53,7 @@ def test_what_a_process_adds_to_a_step_is_measured(tmp_path: Path):
         assert result["process"]["added_ms"] == pytest.approx(added, abs=0.002)
 
 
+@pytest.mark.slow
 def test_models_of_one_building_block_are_measured(tmp_path: Path):
     output = tmp_path / "result.json"
     flags = "--hidden 64 --layers 2 --experts 4 --dtype float32 --threads 1 --context 16 --batch-sizes 2 --prefill 24"

@@ -13,7 +13,7 @@ from tools.ci.__main__ import STEPS, run
 from tools.ci.repeating import MOST_REPEATED
 from tools.ci.steps import Step
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "verdicts", "-c", "empty.ini")
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "verdicts", "-p", "stop_after", "-c", "empty.ini")
 PASSES_ALONE = """
     from pathlib import Path
 
@@ -115,6 +115,17 @@ def test_a_step_that_does_not_end_is_killed_with_all_that_it_started(clone: Path
     assert "was killed after 0.05 minutes" in capsys.readouterr().out
 
 
+def test_when_the_time_is_over_a_step_that_may_be_cut_begins_no_test_and_says_so(
+    clone: Path, capsys: pytest.CaptureFixture[str]
+):
+    name = write(clone, "test_bad.py", "def test_one(): assert False")
+    assert run((pytest_step(name, may_be_cut=True),), clone, PYTEST, minutes=0) == 0
+    said = capsys.readouterr().out
+    assert "NOT BEGUN IN TIME: 1" in said
+    assert said.splitlines()[-1] == "ci: 0 passed, 0 failed, 1 skipped"
+    assert run((pytest_step(name),), clone, PYTEST, minutes=0) == 1
+
+
 def test_more_failures_than_accidents_explain_are_not_repeated(clone: Path, capsys: pytest.CaptureFixture[str]):
     lines = [f"def test_{number}(): assert False" for number in range(MOST_REPEATED + 1)]
     name = write(clone, "test_many.py", "\n".join(lines))
@@ -126,5 +137,5 @@ def test_more_failures_than_accidents_explain_are_not_repeated(clone: Path, caps
 
 def test_continuous_integration_runs_what_people_run():
     hatch = [step.command[2] for step in STEPS]
-    assert hatch == ["check", "test", "test-slow", "test-timing"]
+    assert hatch == ["check", "test", "test-timing", "test-slow"]
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make ci")

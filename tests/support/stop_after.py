@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+NOT_BEGUN = "not begun within"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stop-after", type=float, metavar="SECONDS", help="skip tests that are not begun by then")
@@ -27,4 +29,4 @@ class Deadline:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
         if time.monotonic() > self._end:
-            pytest.skip(f"not begun within {self._seconds:g} s")
+            pytest.skip(f"{NOT_BEGUN} {self._seconds:g} s")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from stop_after import NOT_BEGUN
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--verdicts", type=Path, metavar="FILE", help="write what became of the tests to FILE, as JSON")
@@ -26,6 +28,7 @@ class Verdicts:
         self._path = path
         self._passed = 0
         self._skipped = 0
+        self._not_begun = 0
         self._failures: dict[str, dict[str, str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -33,6 +36,7 @@ class Verdicts:
             self._note(report)
         elif report.skipped:
             self._skipped += 1
+            self._not_begun += NOT_BEGUN in str(report.longrepr)
         elif report.when == "call":
             self._passed += 1
 
@@ -48,6 +52,7 @@ class Verdicts:
             "exit_status": int(session.exitstatus),
             "passed": self._passed,
             "skipped": self._skipped,
+            "not_begun": self._not_begun,
             "failures": self._failures,
         }
         self._path.write_text(json.dumps(found, indent=1))

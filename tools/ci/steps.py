@@ -23,12 +23,14 @@ class Step:
         command: its words. A step of tests gets `--verdicts FILE` added.
         tests: whether it runs pytest.
         minutes: the command is killed after so many.
+        may_be_cut: tests that are not begun when the time of the whole run is over are left out.
     """
 
     name: str
     command: tuple[str, ...]
     tests: bool = False
     minutes: float = 45
+    may_be_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class StepResult:
     Attributes:
         seconds: what it took.
         failures: the tests that failed, each with its first failure.
+        not_begun: how many of the skipped were cut.
         budget: a line for each part of the tests that has a budget of time.
         trouble: why the step failed where no test did.
     """
@@ -55,6 +58,7 @@ class StepResult:
     seconds: float
     passed: int = 0
     skipped: int = 0
+    not_begun: int = 0
     failures: list[Failure] = field(default_factory=list)
     budget: list[str] = field(default_factory=list)
     trouble: str | None = None
@@ -64,10 +68,12 @@ class StepResult:
 _ALL_WERE_RUN = (0, 1, 5)
 
 
-def run_step(step: Step, folder: Path, verdicts: Path) -> StepResult:
+def run_step(step: Step, folder: Path, verdicts: Path, seconds_left: float) -> StepResult:
     """Run `step` in `folder`, its output going where ours goes; `verdicts` is a file for what became of its tests."""
     verdicts.unlink(missing_ok=True)
     command = [*step.command, "--verdicts", str(verdicts)] if step.tests else [*step.command]
+    if step.may_be_cut:
+        command += ["--stop-after", f"{max(0.0, seconds_left):.0f}"]
     started = time.monotonic()
     status = run_command(command, folder, minutes=step.minutes)
     seconds = time.monotonic() - started
@@ -98,7 +104,8 @@ def _read(step: Step, seconds: float, found: dict[str, Any], status: int) -> Ste
         trouble = f"pytest's exit status {found['exit_status']}: not all tests were run"
     elif status and not failures:
         trouble = f"exit status {status} although no test failed"
-    return StepResult(step, seconds, found["passed"], found["skipped"], failures, found["budget"], trouble)
+    counts = found["passed"], found["skipped"], found["not_begun"]
+    return StepResult(step, seconds, *counts, failures, found["budget"], trouble)
 
 
 def _kill_group(group: int) -> None:

@@ -37,6 +37,8 @@ def summary(results: Sequence[StepResult], repeated: Repeated) -> Iterator[str]:
 def _outcome(result: StepResult) -> str:
     said = f"{result.passed} passed, {len(result.failures)} failed, {result.skipped} skipped"
     parts = [said] if result.step.tests else []
+    if result.not_begun:
+        parts.append(f"NOT BEGUN IN TIME: {result.not_begun} (`make {result.step.name}` runs them)")
     if result.trouble:
         parts.append(f"FAILED: {result.trouble}")
     return ", ".join(parts) or "passed"

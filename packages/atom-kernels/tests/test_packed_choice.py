@@ -124,6 +124,7 @@ def test_the_nearest_tuned_shape_of_the_same_kind_is_considered_where_it_is_near
 
 def launched(problem, num_rows, *, normed=False):
     """Names of the kernels of a linear of many rows, and bytes of the largest weight that is made plain."""
+    pytest.importorskip("triton")
     weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
     norm = (torch.ones(problem.in_features), 1e-5, 0.0) if normed else ()
     kernels, plain = [], [0]

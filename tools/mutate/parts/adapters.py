@@ -113,11 +113,6 @@ HARMLESS: Harmless = {
     ("aiter/rotary.py", "rotary_dim", "rotary_dim + 1"): "what lies past the angles is not turned",
     ("aiter/norm.py", '"input", "residual_in"', '"residual_in", "input"'): "a sum has no order",
     (
-        "aiter/moe/experts.py",
-        'aiter.enum("ActivationType", "Silu"),\n        quant_type=aiter.enum("QuantType", "No")',
-        'aiter.enum("QuantType", "No"),\n        quant_type=aiter.enum("ActivationType", "Silu")',
-    ): "both have the value 0, and AITER looks at nothing else",
-    (
         "aiter/moe/routing.py",
         "group_size > _EXPERTS_OF_A_THREAD",
         "group_size >= _EXPERTS_OF_A_THREAD",
