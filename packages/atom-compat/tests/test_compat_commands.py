@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import runpy
 import shlex
+import signal
 import sys
 import tomllib
 from collections.abc import Callable
@@ -67,8 +68,10 @@ def test_flags_of_the_benchmark_mean_something(flags: str):
 
 
 def test_the_server_is_ours(run, capsys):
+    before = signal.getsignal(signal.SIGINT)
     assert run("atom.entrypoints.openai_server", "--model ./no-such-model --kv_cache_dtype fp8") == 3
     assert "no-such-model" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_benchmark_is_ours(run, capsys):

@@ -156,7 +156,8 @@ def serve(args: EngineArgs, options: ServerOptions, listener: socket.socket, *, 
         EngineStartError, ConfigError, ValueError, OSError: it could not start.
         EngineDeadError: the engine died. Nothing is logged after this, so the error can be the last line.
     """
-    with asyncio.Runner(loop_factory=uvicorn.Config("unused", log_config=None).get_loop_factory()) as runner:
+    loop_factory = uvicorn.Config("unused", log_config=None).get_loop_factory()
+    with _own_signals(), asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_serve(args, options, listener, started))
 
 
@@ -196,6 +197,17 @@ async def _start_engine(args: EngineArgs) -> AsyncEngine | None:
     except asyncio.CancelledError:
         logger.warning("stopped before the engine was ready")
         return None
+
+
+@contextlib.contextmanager
+def _own_signals() -> Generator[None, None, None]:
+    """Leave signals as they were: uvloop's handlers stay behind its loop, and Ctrl-C would do nothing any more."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _handle_signals(handler) -> None:
