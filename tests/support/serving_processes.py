@@ -9,6 +9,8 @@ from pathlib import Path
 
 import httpx
 
+from child_processes import children_of
+
 ENDLESS = {"prompt": "once", "max_tokens": 500, "ignore_eos": True, "temperature": 0, "stream": True}
 
 
@@ -59,17 +61,6 @@ def exit_code(running, seconds):
 def engine_pid(running):
     [pid] = children_of(running.process.pid, "core_process")
     return pid
-
-
-def children_of(pid, module):
-    """Ids of the processes that any thread of `pid` started to run a module, oldest first."""
-    found = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-        if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
-    return sorted(found)
 
 
 def is_running(pid):

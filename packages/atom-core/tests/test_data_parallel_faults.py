@@ -13,6 +13,7 @@ import pytest
 
 import running_engines
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError, EngineStartError, SamplingParams
+from child_processes import children_of
 from running_engines import small_args, until
 
 pytestmark = pytest.mark.asyncio
@@ -160,12 +161,7 @@ async def test_a_start_in_which_one_engine_fails_ends_with_its_name(tiny_llama: 
     pids: list[int] = []
 
     def found() -> bool:
-        pids[:] = [
-            int(child)
-            for task in Path("/proc/self/task").iterdir()
-            for child in (task / "children").read_text().split()
-            if b"core_process" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
+        pids[:] = children_of(os.getpid(), "core_process")
         return len(pids) == 2
 
     await until(found)

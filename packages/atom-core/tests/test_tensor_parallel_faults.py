@@ -14,6 +14,7 @@ import pytest
 
 import running_engines
 from atom_core import AsyncEngine, EngineArgs, EngineDeadError, EngineStartError, SamplingParams
+from child_processes import children_of
 from running_engines import small_args, until
 
 # Seconds are the fact itself.
@@ -33,17 +34,9 @@ def running(
     return running_engines.running(model, **{of_two: 2}, **overrides)
 
 
-def children_of(pid: int) -> list[int]:
-    """Ids of the processes that `pid` started, in their order."""
-    found = []
-    for folder in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (folder / "children").read_text().split()]
-    return sorted(found)
-
-
 def rank_pids(parent: int) -> list[int]:
     """Ids of the ranks of an engine's process, by rank."""
-    return [pid for pid in children_of(parent) if b"processes.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return children_of(parent, "processes.worker")
 
 
 def is_there(pid: int) -> bool:

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving_processes import ENDLESS, Stream, children_of, exit_code, post
+from child_processes import children_of
+from serving_processes import ENDLESS, Stream, exit_code, post
 
 
 def get(running, path):

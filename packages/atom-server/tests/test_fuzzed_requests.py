@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import resource
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
 
+from child_processes import children_of
 from fuzzed_requests import RequestFuzzer
 from fuzzing_clients import FuzzingClients
 from health_probe import HealthProbe
@@ -28,10 +28,6 @@ MOST_GROWTH_MB = 32
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 GOOD = {"prompt": "hello there", "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def limit_memory(pids: list[int]) -> None:

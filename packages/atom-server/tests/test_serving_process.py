@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serving_processes import ENDLESS, Stream, children_of, engine_pid, exit_code, is_running, post
+from child_processes import children_of
+from serving_processes import ENDLESS, Stream, engine_pid, exit_code, is_running, post
 
 
 @pytest.fixture(scope="module")
