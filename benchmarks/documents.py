@@ -25,15 +25,16 @@ def document_of(
         options: the flags, of which `--commit` is read.
         settings: what was measured (see `flags_of`).
         idle: from `machine.idle_share`, before anything was measured.
-        others: what `Interference.share` says of each part of the run; the largest is kept.
+        others: what `Interference.share` says of each part of the run; the largest is kept, None where nobody knows.
     """
+    known = [share for share in others if share is not None]
     return {
         "benchmark": benchmark,
         "machine": machine.describe(options.commit),
         "settings": settings,
         "idle_share_before": idle,
         "quiet": was_idle(idle),
-        "share_used_by_others": max((share or 0.0 for share in others), default=0.0),
+        "share_used_by_others": max(known, default=None),
         "results": results,
     }
 

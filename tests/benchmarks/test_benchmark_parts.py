@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import xml.etree.ElementTree as ElementTree
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chart, http_overhead, machine, report, roofline, timing
+from benchmarks import chart, documents, http_overhead, machine, report, roofline, timing
 from benchmarks.__main__ import main
 
 SMOL = {
@@ -174,6 +175,13 @@ def test_a_result_is_kept_where_it_could_be_measured_again(commit: str, others: 
     document["machine"]["commit"] = commit
     found = report.why_not_kept(document)
     assert found is None if reason is None else reason in (found or "")
+
+
+@pytest.mark.parametrize(("others", "kept"), [([0.1, None, 0.3], 0.3), ([None], None)])
+def test_what_others_used_is_the_most_of_any_part_and_unknown_where_no_part_knows(others, kept):
+    options = argparse.Namespace(commit="abc")
+    document = documents.document_of("made up", options, {}, idle=None, others=others, results=[])
+    assert document["share_used_by_others"] == kept
 
 
 def test_the_table_of_masks_has_what_auto_takes_and_what_it_adds_to_a_step():

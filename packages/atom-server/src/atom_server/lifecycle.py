@@ -207,7 +207,8 @@ def _own_signals() -> Generator[None, None, None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # code in C has its own, which Python cannot set again
+                signal.signal(number, handler)
 
 
 def _handle_signals(handler) -> None:
