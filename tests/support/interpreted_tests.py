@@ -16,7 +16,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 def run_in_the_interpreter(folder: Path) -> None:
     """Run the tests in a folder; all must pass."""
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:benchmark", str(folder)],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

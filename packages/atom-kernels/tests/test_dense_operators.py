@@ -13,6 +13,7 @@ from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
 from atom_kernels.linear import OP, LinearProblem
+from atom_kernels.linear.quantized import DEQUANTIZE_BACKEND
 from atom_kernels.norm import (
     ADD_RMS_NORM,
     LAYER_NORM,
@@ -320,3 +321,10 @@ def test_logits_are_rounded_where_this_torch_cannot_keep_their_sums(monkeypatch)
     torch_backend = next(backend for backend in OP.backends if backend.implementation == "torch linear")
     out = torch_backend.bind(problem, {**weights, "weight": weights["weight"].as_subclass(OnGpu)})(x)
     assert mismatch(out, OP.reference(problem, weights, x), OP.tolerance(problem)) is None
+
+
+def test_logits_of_int8_weights_are_sums_that_were_not_rounded_before_their_scale():
+    problem = LinearProblem(64, 96, torch.bfloat16, out_dtype=torch.float32, weight_format=Integers(8))
+    weights, (x,) = OP.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+    logits = DEQUANTIZE_BACKEND.bind(problem, weights)(x)
+    torch.testing.assert_close(logits, OP.reference(problem, weights, x), atol=1e-5, rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -134,7 +135,11 @@ def launched(problem, num_rows, *, normed=False):
         if kernel.__name__ == "make_plain_kernel":
             plain.append(arguments[3].numel() * arguments[3].element_size())
 
-    with use_platform(HOPPER), launches_go_to(take):
+    def product(rows, codes, *scales, out_dtype, **options):
+        return torch.zeros(rows.shape[0], codes.shape[1], dtype=out_dtype)
+
+    # Not every CPU multiplies rows of float8 in torch.
+    with use_platform(HOPPER), launches_go_to(take), mock.patch.object(torch, "_scaled_mm", product):
         packed_linear(problem.product, pack(problem, weights))(inputs[0], *norm)
     return kernels, max(plain)
 

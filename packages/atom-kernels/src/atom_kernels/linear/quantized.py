@@ -20,7 +20,7 @@ _FEW_ROWS = 4
 
 def _bind_dequantize(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     weight_format, bias = problem.weight_format, weights["bias"]
-    if weight_format != Integers(8):
+    if weight_format != Integers(8) or problem.result_dtype != problem.dtype:
         parts = {name: weights[name] for name in weight_format.parts}
         return lambda x_TK: linear(x_TK, weight_format.dequantize(parts, problem.in_features), bias, problem.out_dtype)
     weight, scale = weights["weight"], weights["scale"].squeeze(1)

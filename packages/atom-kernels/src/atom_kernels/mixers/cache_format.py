@@ -26,4 +26,5 @@ def token_scales(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     import torch
 
     largest = x.float().abs().amax(-1, keepdim=True)
-    return (largest / torch.finfo(dtype).max).clamp(min=SMALLEST_SCALE)
+    # On a GPU torch multiplies by the inverse of a plain number, which is not the same quotient.
+    return (largest / torch.full_like(largest, torch.finfo(dtype).max)).clamp(min=SMALLEST_SCALE)
