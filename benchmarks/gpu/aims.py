@@ -47,6 +47,8 @@ LATENT_DECODE = Aim(0.60, 0.75, over_peer=False)
 # Tokens a second with drafts over those without, by batch; and making drafts over reading their weights.
 _SPECULATION = {1: (1.5, 1.9), 32: (1.1, 1.3), 128: (0.97, 1.0)}
 _DRAFTING = Aim(1.5, 1.1, over_peer=False)
+# Speed with a draft model that is never right over that without.
+_NEVER_RIGHT = Aim(0.97, 1.0, over_peer=False)
 _STARTS = {"warm": (15.0, 8.0), "cold": (40.0, 20.0)}
 
 
@@ -69,6 +71,8 @@ def aim_of(model: str, about: dict[str, Any]) -> Aim | None:
         return Aim(*_SPECULATION[about["batch"]], over_peer=False)
     elif kind == "drafting":
         return _DRAFTING
+    elif kind == "never right":
+        return _NEVER_RIGHT
     elif kind == "idle" and about["batch"] == 32:
         return Aim(8.0, 3.0, over_peer=False)
     return None if bounds is None else Aim(bounds[0], bounds[1])

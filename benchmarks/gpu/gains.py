@@ -1,4 +1,4 @@
-"""The table of what speculation gives on a GPU by batch, and what making drafts takes."""
+"""The table of what speculation gives on a GPU by batch, what making drafts takes, and what wrong ones cost."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def gains_table(document: dict[str, Any]) -> str:
         what = (result["model"], str(about["batch"]), without, with_drafts)
         rows.append((*what, _spread(result), *_judged(result), _right(about)))
     peer = _peer_rows(document)
-    making = [
+    others = [
         "{}, {}: {} (must {}, aim {}: {}).".format(result["model"], result["figure"], _spread(result), *_judged(result))
         for result in document["results"]
-        if result["about"]["kind"] == "drafting"
+        if result["about"]["kind"] in ("drafting", "never right")
     ]
-    return "\n\n".join([markdown_table(rows), *peer, *making, conditions(document)])
+    return "\n\n".join([markdown_table(rows), *peer, *others, conditions(document)])
 
 
 def _peer_rows(document: dict[str, Any]) -> list[str]:

@@ -10,9 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.model.loading import load_engine_model
+from atom_core.worker.ranks.protocol import WorkerRanks
 from benchmarks.gpu.agreeing import draft_bytes, load_agreeing, temperature_for
 from benchmarks.gpu.ceilings import measure_ceilings
 from benchmarks.gpu.draft_spans import read_drafting
+from benchmarks.gpu.models import write_config
 from benchmarks.gpu.protocol import Figure, Sizes
 from benchmarks.gpu.speculated_work import (
     ACCEPTANCE,
@@ -27,11 +32,18 @@ from benchmarks.gpu.speculated_work import (
 from benchmarks.gpu.workloads import random_prompt
 
 PROFILED = 48
+# The draft model that is never right, since its dummy weights have nothing to do with the other's.
+_SMALL_MODEL = "qwen3-0.6b"
+# The engine gives up a draft model after 600 steps in which drafts did not pay.
+_STEPS_TO_FIND_OUT = 800
+
+Load = Callable[[EngineConfig, WorkerRanks], EngineModel]
+"""Makes a runner's model."""
 
 
 def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settings: dict[str, Any]) -> Iterator[Figure]:
-    """Tokens a second with and without drafts for each batch size, how often drafts were right, and what making them
-    takes.
+    """What a draft model costs that is never right; then tokens a second with and without drafts for each batch size,
+    how often drafts were right, and what making them takes.
 
     Args:
         model: a folder with the config of a model whose head is not its embedding.
@@ -50,10 +62,15 @@ def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settin
         } | settings  # fmt: skip
         speculation = {"method": "eagle3", "model": str(head), "num_speculative_tokens": NUM_DRAFTS}
         traced = {"torch_profiler_dir": str(folder / "traces"), "mark_trace": True}
-        drafting = Side(model, common | {"speculative_config": speculation} | traced)
-        stack.callback(drafting.close)
         plain = Side(model, common)
         stack.callback(plain.close)
+        small = write_config(_SMALL_MODEL, folder)
+        if json.loads((small / "config.json").read_text())["vocab_size"] == config["vocab_size"]:
+            whole = {"method": "draft_model", "model": str(small), "num_speculative_tokens": NUM_DRAFTS}
+            with contextlib.closing(Side(model, common | {"speculative_config": whole}, load_engine_model)) as wrong:
+                yield from never_right_figures(plain, wrong, sizes, context)
+        drafting = Side(model, common | {"speculative_config": speculation} | traced)
+        stack.callback(drafting.close)
         temperature = temperature_for(ACCEPTANCE, config["vocab_size"])
         for batch_size in sizes.batch_sizes:
             yield from compare((plain, drafting), batch_size, context, temperature, repeats=sizes.repeats)
@@ -68,37 +85,59 @@ def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settin
 def compare(
     sides: tuple[Side, Side], batch_size: int, context: int, temperature: float, *, repeats: int
 ) -> Iterator[Figure]:
-    """The sides, without drafts and with them, take turns; the first of each is not timed."""
-    numbers = random.Random(batch_size)
-    speeds: tuple[list[float], list[float]] = ([], [])
+    """The sides, without drafts and with them, at a known acceptance."""
     before = sides[1].counts()
-    for number in range(repeats + 1):
-        prompts = [random_prompt(numbers, context) for _ in range(batch_size)]
-        for side in (0, 1) if number % 2 else (1, 0):
-            speed = sides[side].tokens_per_second(prompts, TIMED, temperature)
-            if number:
-                speeds[side].append(speed)
+    speeds = speeds_in_turns(sides, batch_size, context, temperature, repeats=repeats)
     steps, drafted, accepted = (after - now for after, now in zip(sides[1].counts(), before, strict=True))
     about = {"batch": batch_size, "context": context, "acceptance": ACCEPTANCE, "drafts": NUM_DRAFTS}
     for way, values in zip(("without drafts", "with drafts"), speeds, strict=True):
         yield Figure(f"speculation, batch {batch_size}: {way}", "tokens/s", values, about | {"kind": way})
     # As few or as many drafts as it found to pay.
     seen = {"rows_with_drafts": steps, "drafted": drafted, "accepted": accepted}
-    gains = [fast / slow for slow, fast in zip(*speeds, strict=True)]
-    yield Figure(f"speculation, batch {batch_size}: gain", "x", gains, about | {"kind": "speculation"} | seen)
+    yield Figure(f"speculation, batch {batch_size}: gain", "x", _ratios(speeds), about | {"kind": "speculation"} | seen)
+
+
+def speeds_in_turns(
+    sides: tuple[Side, Side], batch_size: int, context: int, temperature: float, *, repeats: int
+) -> tuple[list[float], list[float]]:
+    """Tokens a second of each side on the same prompts; the first turn of each is not timed."""
+    numbers = random.Random(batch_size)
+    speeds: tuple[list[float], list[float]] = ([], [])
+    for number in range(repeats + 1):
+        prompts = [random_prompt(numbers, context) for _ in range(batch_size)]
+        for side in (0, 1) if number % 2 else (1, 0):
+            speed = sides[side].tokens_per_second(prompts, TIMED, temperature)
+            if number:
+                speeds[side].append(speed)
+    return speeds
+
+
+def _ratios(speeds: tuple[list[float], list[float]]) -> list[float]:
+    return [fast / slow for slow, fast in zip(*speeds, strict=True)]
+
+
+def never_right_figures(plain: Side, drafting: Side, sizes: Sizes, context: int) -> Iterator[Figure]:
+    """What a whole draft model costs that is never right, once the engine has found that out: it no longer follows."""
+    prompt = random_prompt(random.Random(0), context)
+    for _ in range(-(-_STEPS_TO_FIND_OUT // TIMED)):
+        drafting.tokens_per_second([prompt], TIMED, 1.0)
+    for batch_size in sizes.batch_sizes:
+        speeds = speeds_in_turns((plain, drafting), batch_size, context, 1.0, repeats=sizes.repeats)
+        about = {"kind": "never right", "batch": batch_size, "context": context}
+        yield Figure(f"a draft model that is never right, batch {batch_size}", "x", _ratios(speeds), about)
 
 
 class Side:
-    """An engine of ours whose model and draft model agree as `load_agreeing` makes them."""
+    """An engine of ours; its model and its EAGLE-3 head, where it has one, agree as `load_agreeing` makes them."""
 
-    def __init__(self, model: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, model: Path, settings: dict[str, Any], load: Load = load_agreeing) -> None:
         from atom_core import EngineArgs, LLMEngine
         from atom_core.executor import InlineExecutor
         from atom_core.worker.model_runner import ModelRunner
 
         common = {"load_dummy": True, "skip_tokenizer_init": True, "enable_prefix_caching": False}
         args = EngineArgs.from_keywords(model=str(model), **common | settings)
-        self._engine = LLMEngine.from_args(args, lambda config: InlineExecutor(ModelRunner(config, load_agreeing)))
+        self._engine = LLMEngine.from_args(args, lambda config: InlineExecutor(ModelRunner(config, load)))
         self._traces = Path(settings.get("torch_profiler_dir", ""))
 
     def close(self) -> None:

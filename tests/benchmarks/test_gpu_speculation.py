@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import agreeing, command, turns
+from atom_core.worker.model.loading import load_engine_model
+from benchmarks.gpu import agreeing, command, speculation, turns
 from benchmarks.gpu.aims import aim_of, verdict
 from benchmarks.gpu.draft_spans import drafting_seconds, read_drafting
 from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.peer_speculation import unconditional_rates
+from benchmarks.gpu.protocol import Sizes
 from benchmarks.gpu.speculated_work import ACCEPTANCE, BEFORE, NUM_DRAFTS, rate_of, write_draft_config
 from benchmarks.gpu.speculation import Side, compare
 
@@ -63,6 +65,22 @@ def test_both_ways_are_measured_in_turns_and_compared(sides: tuple[Side, Side]) 
     ratios = [fast / slow for slow, fast in zip(without.values, with_drafts.values, strict=True)]
     assert gain.values == pytest.approx(ratios)
     assert gain.about["accepted"] < gain.about["drafted"]
+
+
+def test_a_draft_model_that_is_never_right_follows_no_more_when_it_is_timed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speculation, "TIMED", 16)
+    whole = {"method": "draft_model", "model": str(model), "num_speculative_tokens": NUM_DRAFTS}
+    plain, wrong = Side(model, SETTINGS), Side(model, SETTINGS | {"speculative_config": whole}, load_engine_model)
+    timed = iter(speculation.never_right_figures(plain, wrong, Sizes([2], [8], [], 1), 8))
+    figure = next(timed)
+    assert (figure.unit, figure.about["kind"], len(figure.values)) == ("x", "never right", 1)
+    drafts = wrong.counts()[0]
+    wrong.tokens_per_second([[5, 6, 7]], 16, 1.0)
+    assert wrong.counts()[0] == drafts
+    plain.close()
+    wrong.close()
 
 
 def test_the_gain_is_judged_by_the_batch_and_drafts_by_their_weights() -> None:
@@ -134,6 +152,7 @@ def test_the_table_of_gains_has_a_row_for_each_batch_and_judges_it() -> None:
         result_of("with", "tokens/s", [300.0], batch=1, kind="with drafts"),
         result_of("gain", "x", [1.65, 1.7, 1.75], batch=1, kind="speculation", **seen),
         result_of("making 3 drafts", "x", [1.6], kind="drafting"),
+        result_of("a draft model that is never right, batch 1", "x", [0.98], kind="never right", batch=1),
     ]
     document = {
         "machine": {"device": "A GPU", "commit": "abc", "date": "2026-11-25 16:00", "versions": {"torch": "2"}},
@@ -145,6 +164,7 @@ def test_the_table_of_gains_has_a_row_for_each_batch_and_judges_it() -> None:
         *("1.50", "1.90", "met; 11% off the aim", "1.53 of 3.00"),
     ]
     assert "qwen3-8b, making 3 drafts: 1.60 (1.60 - 1.60) (must 1.50, aim 1.10: **missed** by 7%" in table
+    assert "qwen3-8b, a draft model that is never right, batch 1: 0.98 (0.98 - 0.98) (must 0.97, aim 1.00: met" in table
 
 
 def test_a_peer_that_was_measured_has_a_table_of_its_own() -> None:
