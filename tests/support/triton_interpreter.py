@@ -102,7 +102,7 @@ def _describe_shapes_when_asked() -> None:
 
 
 def _make_each_shape_once() -> None:
-    """Types and tensors share what tells of a shape, which nothing changes; equal ones are then seen to be so at a look."""
+    """Types and tensors share what tells of a shape, which nothing changes: equal ones are the same one then."""
     from triton.language import core
     from triton.language.semantic import TritonSemantic
 
@@ -169,7 +169,7 @@ def _unwrap_constants_alone() -> None:
 
 
 def _call_functions_of_the_language_directly() -> None:
-    """Each call passes a function that copies its named arguments, and one that looks whether it was called in a kernel."""
+    """Each call passes a function that copies its arguments, and one that looks whether it is called in a kernel."""
     from triton.language.semantic import TritonSemantic
     from triton.runtime import interpreter
 
