@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,8 +27,18 @@ else:
 _LOGGERS = (None, "atom_kernels", "atom_models", "atom_core", "atom_server")
 
 
+# Of a test, so many that they take long to go through.
+_MANY_MODULES = 100
+_num_spared = 0
+
+
 def pytest_collection_finish() -> None:
     _spare_what_is_imported()
+
+
+def pytest_runtest_logfinish() -> None:
+    if len(sys.modules) > _num_spared + _MANY_MODULES:
+        _spare_what_is_imported()
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +112,10 @@ def tiny_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 def _spare_what_is_imported() -> None:
     """Engines that close collect garbage: what is imported is none, and takes long to go through."""
+    global _num_spared
     gc.collect()
     gc.freeze()
+    _num_spared = len(sys.modules)
 
 
 def _tiny(tmp_path_factory: pytest.TempPathFactory, name: str, **options) -> Path:

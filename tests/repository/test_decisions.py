@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from atom_kernels.operator import BACKEND_ORDER
-from source_tree import MAY_IMPORT, short, source_files, tree
+from source_tree import MAY_IMPORT, nodes, short, source_files, tree
 
 _BACKENDS = {*BACKEND_ORDER, "reference"}
 # An expression that holds a backend, or its name.
@@ -35,7 +35,7 @@ _OUTSIDE = {
 
 def compared_backends(module: ast.Module) -> Iterator[int]:
     """Lines that compare something that holds a backend with the name of one."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             names = {one.value for side in sides for one in ast.walk(side) if isinstance(one, ast.Constant)}
@@ -45,7 +45,7 @@ def compared_backends(module: ast.Module) -> Iterator[int]:
 
 def read_reasons(module: ast.Module) -> Iterator[int]:
     """Lines that look for words in a reason or a message."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _READS_TEXT:
             if _HOLDS_A_REASON.search(ast.unparse(node.func.value)):
                 yield node.lineno
@@ -58,15 +58,15 @@ def read_reasons(module: ast.Module) -> Iterator[int]:
 
 def asked_formats(module: ast.Module) -> Iterator[int]:
     """Lines that ask whether a format of weights is of a class."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+    for node in nodes(module):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
             classes = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
             yield from [node.lineno] if classes & _FORMATS else []
 
 
 def absent_formats(module: ast.Module) -> Iterator[int]:
     """Lines that ask whether there is a format of weights: plain numbers are a format like any other."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot):
             yield from [node.lineno] if _HOLDS_A_FORMAT.search(ast.unparse(node.left)) else []
 

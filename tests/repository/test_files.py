@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from source_tree import MAY_IMPORT, ROOT, package_folder, product_files, short, test_files, tree
+from source_tree import MAY_IMPORT, ROOT, nodes, package_folder, product_files, short, test_files, tree
 
 LONGEST = 500
 LONGEST_KERNEL = 700
@@ -43,7 +43,7 @@ def test_no_class_is_a_base_or_an_impl():
     found = [
         f"{short(file)}: {node.name}"
         for file in product_files()
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.ClassDef) and (node.name.startswith("Base") or node.name.endswith("Impl"))
     ]
     assert found == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from source_tree import dotted_names, imported_modules, product_files, short, tree
+from source_tree import dotted_names, imported_modules, nodes, product_files, short, tree
 
 UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -31,7 +31,7 @@ def test_only_settings_read_the_environment():
         where(file, node.lineno)
         for file in product_files()
         if file.name != "settings.py"
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.ImportFrom)
         and node.module == "os"
         and {alias.name for alias in node.names} & {"environ", "getenv", "putenv"}
@@ -53,7 +53,7 @@ def test_nothing_that_runs_code_from_data_is_called():
     found = [
         f"{where(file, node.lineno)}: {ast.unparse(node.func)}"
         for file in product_files()
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in UNSAFE_CALLS
     ]
     found += [
@@ -70,7 +70,7 @@ def test_no_call_switches_on_code_from_data(keyword: str):
     found = [
         where(file, node.value.lineno)
         for file in product_files()
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.keyword)
         and node.arg == keyword
         and isinstance(node.value, ast.Constant)
@@ -83,7 +83,7 @@ def test_no_shell_runs_a_command():
     found = [
         where(file, node.value.lineno)
         for file in product_files()
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.keyword) and node.arg == "shell"
     ]
     found += [
@@ -99,7 +99,7 @@ def test_no_error_is_left_to_assert():
     found = [
         where(file, node.lineno)
         for file in product_files()
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.Assert)
     ]
     assert found == []

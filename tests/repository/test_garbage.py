@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 
-from source_tree import MAY_IMPORT, source_files, tree
+from source_tree import MAY_IMPORT, nodes, source_files, tree
 
 # The main of each process that is ours, and what it calls to begin its work.
 MAINS = {
@@ -32,7 +32,7 @@ def find_calls() -> Iterator[tuple[str, str, int]]:
     """(file and function, what is called, line) of every call of the packages that stands in a function."""
     for file in (file for package in MAY_IMPORT for file in source_files(package)):
         place = file.as_posix().partition("/src/")[2]
-        for function in ast.walk(tree(file)):
+        for function in nodes(tree(file)):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 inner = (node for node in ast.walk(function) if isinstance(node, ast.Call))
                 yield from ((f"{place}: {function.name}", ast.unparse(node.func), node.lineno) for node in inner)

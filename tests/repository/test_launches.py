@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from source_tree import MAY_IMPORT, package_folder, product_files, short, source_files, tree
+from source_tree import MAY_IMPORT, nodes, package_folder, product_files, short, source_files, tree
 
 DOOR = package_folder("atom_kernels") / "src/atom_kernels/triton/launch.py"
 # It has the kernel prepare what `launch` was called with.
@@ -17,14 +17,14 @@ def compiled_functions(file: Path) -> set[str]:
     """The functions of a file that Triton compiles."""
     return {
         node.name
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.FunctionDef)
         and any(ast.unparse(decorator).startswith(("triton.jit", "gluon.jit")) for decorator in node.decorator_list)
     }
 
 
 def imported_names(file: Path) -> set[str]:
-    return {alias.name for node in ast.walk(tree(file)) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return {alias.name for node in nodes(tree(file)) if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 
 def launches_itself(node: ast.Subscript | ast.Call, kernels: set[str]) -> bool:
@@ -41,7 +41,7 @@ def launches_of(file: Path, compiled: set[str]) -> list[str]:
     kernels = compiled & (imported_names(file) | compiled_functions(file))
     return [
         f"{short(file)}:{node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, (ast.Subscript, ast.Call)) and launches_itself(node, kernels)
     ]
 
@@ -56,7 +56,7 @@ def test_nothing_of_triton_is_patched():
     found = [
         f"{short(file)}:{node.lineno}: {ast.unparse(node)}"
         for file in product_files()
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.Assign)
         and any(ast.unparse(target).startswith(("JITFunction.", "triton.")) for target in node.targets)
     ]

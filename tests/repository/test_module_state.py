@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from source_tree import MAY_IMPORT, ROOT, source_files, tree
+from source_tree import MAY_IMPORT, ROOT, nodes, source_files, tree
 
 # State that decides what happens next.
 STATE = {
@@ -19,6 +19,7 @@ STATE = {
     "atom_kernels/plan.py: _handles": "Compiled graphs name plans by number; entries go with their plans.",
     "atom_kernels/plan.py: _next_handle": "Numbers of plans are not used twice.",
     "atom_kernels/platform/current.py: _in_use": "`explain --arch` and tests see another machine, in all threads.",
+    "atom_kernels/select.py: _remembered": "Choices made while a model is built; each thread has its own.",
     "atom_models/fallback/attention.py: _recorder": "Takes the calls of a dry run; each thread has its own.",
     "atom_models/forward_context.py: _current": "The step that runs now; each thread has its own.",
     "atom_vllm/models/load_order.py: _digest": "vLLM's cache of graphs must tell the order in which numbers went.",
@@ -109,7 +110,7 @@ def caches_of(file: Path) -> set[str]:
     made = {name for name, value in values(file) if isinstance(value, ast.Call) and called(value) in KEEPS_ANSWERS}
     return made | {
         node.name
-        for node in nodes(file)
+        for node in nodes(tree(file))
         if isinstance(node, ast.FunctionDef) and any(called(item) in KEEPS_ANSWERS for item in node.decorator_list)
     }
 
@@ -124,11 +125,11 @@ def values(file: Path) -> Iterator[tuple[str, ast.expr | None]]:
 
 
 def classes(file: Path) -> Iterator[str]:
-    return (node.name for node in nodes(file) if isinstance(node, ast.ClassDef))
+    return (node.name for node in nodes(tree(file)) if isinstance(node, ast.ClassDef))
 
 
 def imported_from_us(file: Path) -> Iterator[str]:
-    for node in nodes(file):
+    for node in nodes(tree(file)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in MAY_IMPORT:
             yield from (alias.asname or alias.name for alias in node.names)
 
@@ -147,11 +148,6 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
         yield inner
         if isinstance(inner, (ast.If, ast.Try, ast.With, ast.For, ast.ExceptHandler)):
             yield from statements(inner)
-
-
-@cache
-def nodes(file: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(tree(file)))
 
 
 def written_names(function: ast.AST) -> set[str]:
@@ -195,9 +191,9 @@ def called(node: ast.expr) -> str | None:
 
 def writes_to_imported_modules(file: Path) -> Iterator[ast.AST]:
     """``module.name = value``, wherever it stands."""
-    imports = (node for node in nodes(file) if isinstance(node, ast.Import))
+    imports = (node for node in nodes(tree(file)) if isinstance(node, ast.Import))
     modules = {(alias.asname or alias.name).split(".")[0] for node in imports for alias in node.names}
-    for node in nodes(file) if modules else ():
+    for node in nodes(tree(file)) if modules else ():
         if (
             isinstance(node, (ast.Attribute, ast.Subscript))
             and not isinstance(node.ctx, ast.Load)

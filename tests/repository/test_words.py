@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from source_tree import product_files, short, test_files, tree
+from source_tree import nodes, product_files, short, test_files, tree
 
 # A description that goes on from a name it does not repeat: "name: of the layer", or a docstring "Of the layer".
 _FRAGMENT = re.compile(r"^\s*(?:[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: of |Of )[\w`]")
@@ -18,7 +18,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def fragments(module: ast.Module) -> Iterator[str]:
     """Lines of docstrings that describe a thing by what it belongs to alone."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
         lines = (text or "").splitlines()
         yield from (line.strip() for line in lines[:1] if line.startswith("Of "))
@@ -27,7 +27,7 @@ def fragments(module: ast.Module) -> Iterator[str]:
 
 def starred_tables(module: ast.Module) -> Iterator[int]:
     """Lines with ``*((a, b), (c, d))`` inside another literal, where ``(a, b), (c, d)`` says the same."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple):
             elements = node.value.elts
             if elements and all(isinstance(element, ast.Tuple) for element in elements):

@@ -30,11 +30,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "logprobs": {"temperature": 1.0, "logprobs": 2, "prompt_logprobs": 1},
     "samples": {"temperature": 1.0, "n": 3},
 }
-# Requests in each way that could tell them apart: one step after the other is the way with the fewest states, and
-# chunks of a prompt matter to what is asked of prompts, of their ends and of several samples.
+# Requests in each way that could tell them apart: one step after the other is the way with the fewest states, chunks
+# of a prompt matter to what is asked of prompts, of their ends and of several samples, and a request that begins anew
+# draws as it did whatever its temperature.
 _FEW = {
     "step by step": ("greedy", "warm", "penalties", "samples"),
     "chunks of 9": ("greedy", "filtered", "stop ids", "logprobs", "samples"),
+    "preempted": tuple(asked for asked in ASKED if asked not in ("cool", "hot")),
 }
 WAYS_AND_ASKED = [(way, asked) for way in WAYS for asked in ASKED if asked in _FEW.get(way, ASKED)]
 

@@ -64,6 +64,12 @@ def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text(), filename=str(file))
 
 
+@cache
+def nodes(module: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a syntax tree, which many tests look through: to walk takes longer than to parse."""
+    return tuple(ast.walk(module))
+
+
 def imported_modules(file: Path, *, for_types: bool = True) -> Iterator[tuple[str, int]]:
     """(module, line) of every absolute import in a file, wherever in it; those for type checkers alone if `for_types`.
 
@@ -82,11 +88,11 @@ def imported_modules(file: Path, *, for_types: bool = True) -> Iterator[tuple[st
             yield node.module, node.lineno
 
 
-def dotted_names(file: Path) -> Iterator[tuple[str, int]]:
+@cache
+def dotted_names(file: Path) -> tuple[tuple[str, int], ...]:
     """(name, line) of every ``a.b.c`` and bare name that a file uses."""
-    for node in ast.walk(tree(file)):
-        if isinstance(node, (ast.Attribute, ast.Name)):
-            yield ast.unparse(node), node.lineno
+    named = (node for node in nodes(tree(file)) if isinstance(node, (ast.Attribute, ast.Name)))
+    return tuple((node.id if isinstance(node, ast.Name) else ast.unparse(node), node.lineno) for node in named)
 
 
 test_files.__test__ = False  # a function for tests, not one of them

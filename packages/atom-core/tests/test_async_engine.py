@@ -259,12 +259,10 @@ async def test_a_step_that_never_ends_counts_as_hung(tiny_llama):
             engine.check_health()
 
 
-async def test_once_its_steps_are_known_a_process_may_hang_for_ten_seconds_only(tiny_llama):
-    async with running(tiny_llama) as engine:
-        assert engine._replicas._replicas[0].process._limit == COLD_SECONDS
-        await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=STEPS_UNTIL_WARM + 20, ignore_eos=True))
-        await until(lambda: engine._replicas._replicas[0].process._limit < COLD_SECONDS)
-        assert engine._replicas._replicas[0].process._limit >= WARM_SECONDS
+async def test_once_its_steps_are_known_a_process_may_hang_for_ten_seconds_only(engine):
+    await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=STEPS_UNTIL_WARM + 20, ignore_eos=True))
+    await until(lambda: engine._replicas._replicas[0].process._limit < COLD_SECONDS)
+    assert engine._replicas._replicas[0].process._limit >= WARM_SECONDS
 
 
 @pytest.mark.parametrize(

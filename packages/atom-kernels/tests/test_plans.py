@@ -21,7 +21,7 @@ from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.operator import Backend, Op, Tolerance, WeightError, WeightLayout, WeightSpec, Work
 from atom_kernels.platform import Facts, platform_from_facts
-from atom_kernels.select import NoBackendError, plan_with, select
+from atom_kernels.select import NoBackendError, plan_with, plans_remembered, select
 
 CPU = platform_from_facts(Facts())
 
@@ -153,6 +153,25 @@ def test_only_backend_considers_no_other():
     assert tag_of(select(op, TagProblem(), CPU, only_backend="native"), 100) == 3.0
     with pytest.raises(NoBackendError, match="no backend 'aiter'"):
         select(op, TagProblem(), CPU, only_backend="aiter")
+
+
+def test_a_choice_is_remembered_where_that_is_asked_for_and_no_longer():
+    asked: list[TagProblem] = []
+    backend = replace(make_backend(), supports=lambda problem, platform: asked.append(problem))
+    op, small, large = make_op(backend), TagProblem(4), TagProblem(8)
+    with plans_remembered():
+        with plans_remembered():
+            first = select(op, small, CPU)
+        assert select(op, TagProblem(4), CPU) is first
+        assert select(op, large, CPU).problem == large
+        elsewhere = replace(CPU, backends=(), unavailable=(("torch", "is not there"),))
+        with pytest.raises(NoBackendError):
+            select(op, small, elsewhere)
+        assert not select(op, small, CPU, only_backend="torch").passed_over
+        assert select(replace(op, name="other"), small, CPU).op.name == "other"
+    assert asked == [small, large, small, small]
+    assert select(op, small, CPU) is not first
+    assert len(asked) == 5
 
 
 def test_a_backend_of_an_unknown_name_cannot_be_made():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,27 @@ class NoBackendError(RuntimeError):
     """No backend can run a problem here; the message lists every backend with its reason."""
 
 
+# By the operator's identity, the problem, the platform and the only backend.
+_remembered: ContextVar[dict[tuple[Any, ...], Plan] | None] = ContextVar("remembered_plans", default=None)
+
+
+@contextmanager
+def plans_remembered() -> Iterator[None]:
+    """Within it, on this thread, a choice made once is not made again: models have many layers of a few sizes.
+
+    What choices depend on beside problem and platform (settings, tuned configurations, compiled libraries) is taken not
+    to change meanwhile; afterwards everything is chosen anew.
+    """
+    if _remembered.get() is not None:
+        yield
+        return
+    token = _remembered.set({})
+    try:
+        yield
+    finally:
+        _remembered.reset(token)
+
+
 def select(op: Op, problem: Any, platform: Platform | None = None, only_backend: str | None = None) -> Plan:
     """The plan for `problem`: rows in the order AITER, Triton, native, oneDNN, torch.
 
@@ -37,6 +61,16 @@ def select(op: Op, problem: Any, platform: Platform | None = None, only_backend:
         NoBackendError: nothing can run it.
     """
     platform = platform or detect_platform()
+    remembered = _remembered.get()
+    if remembered is None:
+        return _select(op, problem, platform, only_backend)
+    key = (id(op), problem, platform, only_backend)
+    if key not in remembered:
+        remembered[key] = _select(op, problem, platform, only_backend)
+    return remembered[key]
+
+
+def _select(op: Op, problem: Any, platform: Platform, only_backend: str | None) -> Plan:
     passed_over: list[tuple[str, str]] = []
     usable: list[Backend] = []
     for backend in op.ordered_backends():

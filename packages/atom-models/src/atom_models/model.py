@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from atom_kernels.select import plans_remembered
 from atom_models.architectures.registry import find_architecture, other_modalities
 from atom_models.checkpoint import CheckpointError
 from atom_models.config.other_fields import unknown_fields
@@ -79,7 +80,8 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
         # The embedding's table serves as the head, so that engines can run whole steps; its logits are never shown.
         config = {**config, "tie_word_embeddings": True}
     try:
-        model = model_class(config, context)
+        with plans_remembered():
+            model = model_class(config, context)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from None
     return model.eval()

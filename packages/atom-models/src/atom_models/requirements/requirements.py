@@ -12,6 +12,7 @@ from torch import nn
 
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import CacheFormat
+from atom_kernels.select import plans_remembered
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
@@ -167,7 +168,10 @@ def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform | None) 
         return None
     if not stored.is_read:
         return "this version does not read it"
-    found = [(one, one.packed_on and one.packed_on(platform)) for layer in loadable(model) for one in layer.weights()]
+    with plans_remembered():
+        found = [
+            (one, one.packed_on and one.packed_on(platform)) for layer in loadable(model) for one in layer.weights()
+        ]
     # The experts are most of a mixture: its size is the published one where they stay as they are stored.
     for weights, is_packed in found:
         if weights.chosen and not weights.is_stored_plain and not is_packed:
