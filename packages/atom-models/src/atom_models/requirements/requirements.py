@@ -23,6 +23,7 @@ from atom_models.model import config_warnings, construct_model, mixer_layers, st
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
+from atom_models.requirements.rank_work import RankWork, rank_work
 from atom_models.requirements.sharing import OneOf
 
 BLOCK_SIZE = 16
@@ -30,15 +31,15 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class RankShare:
-    """What one of several tensor-parallel ranks holds: weights by number format, and caches."""
+    """What one of several tensor-parallel ranks holds, weights by number format and caches, and what it runs."""
 
     weight_bytes: Mapping[str, int]
     cache_groups: tuple[CacheGroup, ...]
+    work: RankWork
 
     def kv_bytes(self, num_tokens: int, cache: CacheFormat, platform: Platform | None = None) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
-        platform = platform or detect_platform()
-        return sum(group.num_bytes(num_tokens, BLOCK_SIZE, cache, platform) for group in self.cache_groups)
+        return _kv_bytes(self.cache_groups, num_tokens, cache, platform)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,12 @@ class ModelRequirements:
 
     def kv_bytes(self, num_tokens: int, cache: CacheFormat) -> int:
         """Bytes of cache that a request of `num_tokens` takes, all of it on this machine."""
-        return RankShare(self.weight_bytes, self.cache_groups).kv_bytes(num_tokens, cache)
+        return _kv_bytes(self.cache_groups, num_tokens, cache, None)
+
+
+def _kv_bytes(groups: tuple[CacheGroup, ...], num_tokens: int, cache: CacheFormat, platform: Platform | None) -> int:
+    platform = platform or detect_platform()
+    return sum(group.num_bytes(num_tokens, BLOCK_SIZE, cache, platform) for group in groups)
 
 
 def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_drafts: int = 0) -> ModelRequirements:
@@ -117,7 +123,12 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_
         model = construct_model(checkpoint, context)
     stored = _Stored(published, is_read=refusal is None)
     count = count_parameters(model)
-    whole, why_not_kept = _share(model, count, stored), functools.partial(_why_not_kept, model, stored)
+    whole = _share(model, count, stored)
+    why_not_on = functools.cache(functools.partial(_why_not_kept, model, stored))
+
+    def why_not_kept(platform: Platform | None) -> str | None:
+        return why_not_on(platform or detect_platform())
+
     return ModelRequirements(
         architecture=checkpoint.architecture,
         implementation=choose_implementation(checkpoint, model_impl),
@@ -161,8 +172,7 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, 
     return _share(model, count_parameters(model), stored)
 
 
-def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform | None) -> str | None:
-    platform = platform or detect_platform()
+def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform) -> str | None:
     if stored.method is None:
         return None
     if not stored.is_read:
@@ -183,4 +193,4 @@ def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
     found |= {name: count.bytes_rounded_to(one) for name, one in ROUNDED_TO.items() if name != stored.method}
     if stored.method is not None and stored.is_read:
         found[stored.method] = count.stored_bytes
-    return RankShare(found, cache_groups(model))
+    return RankShare(found, cache_groups(model), rank_work(model))
