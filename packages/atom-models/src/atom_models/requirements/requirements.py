@@ -123,12 +123,7 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_
         model = construct_model(checkpoint, context)
     stored = _Stored(published, is_read=refusal is None)
     count = count_parameters(model)
-    whole = _share(model, count, stored)
-    why_not_on = functools.cache(functools.partial(_why_not_kept, model, stored))
-
-    def why_not_kept(platform: Platform | None) -> str | None:
-        return why_not_on(platform or detect_platform())
-
+    whole, why_not_kept = _share(model, count, stored), functools.partial(_why_not_kept, model, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
         implementation=choose_implementation(checkpoint, model_impl),
@@ -172,7 +167,8 @@ def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, 
     return _share(model, count_parameters(model), stored)
 
 
-def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform) -> str | None:
+def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform | None) -> str | None:
+    platform = platform or detect_platform()
     if stored.method is None:
         return None
     if not stored.is_read:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +126,9 @@ def run(args: argparse.Namespace) -> int:
 def _print_for(accelerators: Sequence[Accelerator], needs: ModelRequirements, args: argparse.Namespace) -> bool:
     """Print a table for each format in which some of the accelerators hold the weights; whether the model fits any."""
     by_format: dict[str, list[Accelerator]] = {}
+    held_format = functools.cache(needs.held_format)  # several accelerators are of one architecture
     for accelerator in accelerators:
-        by_format.setdefault(args.weights or needs.held_format(accelerator.platform), []).append(accelerator)
+        by_format.setdefault(args.weights or held_format(accelerator.platform), []).append(accelerator)
     any_fits = False
     for place, (weights, alike) in enumerate(by_format.items()):
         lines, fits = accelerator_lines(
