@@ -86,7 +86,7 @@ def step_time(
         weight_format: None for that of the checkpoint.
     """
     device, num_tokens = system.device, num_rows(requests)
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     for matrix, count in work.matrices.items():
         rows = len(requests) if matrix.is_head else num_tokens
         for part, seconds in _matrix_parts(matrix, rows, device, ranks, weight_format):
