@@ -185,17 +185,20 @@ def published_table() -> str:
 
 def recipes_table() -> str:
     """What the recipes would do, at a context of 4,096."""
-    heads = (
-        "model",
-        "on",
-        "weights each",
-        "requests that fit",
-        "prompt of 8,192",
-        "requests",
-        "step",
-        "tokens/s a user",
-    )
-    rows = [(*heads, "tokens/s a GPU", "waits most for")]
+    rows: list[tuple[str, ...]] = [
+        (
+            "model",
+            "on",
+            "weights each",
+            "requests that fit",
+            "prompt of 8,192",
+            "requests",
+            "step",
+            "tokens/s a user",
+            "tokens/s a GPU",
+            "waits most for",
+        )
+    ]
     for model, system, layout, weights in RECIPES:
         for batch_size in (1, 32, 256):
             found = _prediction(needs_of(model), system, layout, batch_size, weights, _FLOAT8, context=4096)

@@ -10,6 +10,7 @@ import pytest
 
 from atom_kernels.protocols import CacheFormat
 from atom_models.checkpoint import open_checkpoint
+from atom_models.quantization import AS_STORED
 from atom_models.requirements import ModelRequirements, model_requirements
 from atom_models.requirements.rank_work import Matrix
 from atom_models.simulation import (
@@ -56,7 +57,7 @@ def simulate(needs: ModelRequirements, layout: Layout | None = None, system=H200
     return found
 
 
-def read_in_a_step(needs: ModelRequirements, weight_format: str | None = "bfloat16", ranks: int = 1) -> float:
+def read_in_a_step(needs: ModelRequirements, weight_format: str = "bfloat16", ranks: int = 1) -> float:
     share = needs.on_rank(ranks)
     assert share is not None
     return sum(count * one.num_experts * one.num_bytes(weight_format) for one, count in share.work.matrices.items())
@@ -245,6 +246,6 @@ def test_an_unknown_system_names_those_that_are_known():
 
 def test_a_matrix_is_as_large_as_its_format():
     stored = Matrix((256, 512), "fp8 128x128", stored_bytes=256 * 512 + 32, is_rounded=False)
-    sizes = {name: stored.num_bytes(name) for name in (None, "bfloat16", "int4", "float32")}
-    assert sizes == {None: 131104, "bfloat16": 262144, "int4": 262144, "float32": 524288}
+    sizes = {name: stored.num_bytes(name) for name in (AS_STORED, "bfloat16", "int4", "float32")}
+    assert sizes == {AS_STORED: 131104, "bfloat16": 262144, "int4": 262144, "float32": 524288}
     assert replace(stored, is_rounded=True).num_bytes("int4") < 0.7 * 131072

@@ -14,7 +14,7 @@ from atom_models.layers import LMHead, Mixer, MoE, RowParallelLinear, Vocabulary
 from atom_models.layers.loadable import loadable
 from atom_models.layers.weights import Weights
 from atom_models.model import mixer_layers
-from atom_models.quantization import ONLINE, ROUNDED_TO
+from atom_models.quantization import AS_STORED, ONLINE, ROUNDED_TO
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Matrix:
     def num_numbers(self) -> int:
         return self.shape[0] * self.shape[1]
 
-    def num_bytes(self, weight_format: str | None) -> float:
-        """Bytes of one expert's, where the model's weights are in this format; None for that of the checkpoint."""
-        if weight_format is None:
+    def num_bytes(self, weight_format: str) -> float:
+        """Bytes of one expert's, where the model's weights are in this format; `AS_STORED` for the checkpoint's."""
+        if weight_format == AS_STORED:
             return self.stored_bytes
         if weight_format == "float32":
             return 4 * self.num_numbers
@@ -61,7 +61,7 @@ class RankWork:
         matrices: with the number of layers that have one like it; those inside mixers are left out.
         mixers: the problems of layers with a cache, with the number of layers.
         hidden_size: elements of what layers hand on.
-        vocab_size: of the whole model.
+        vocab_size: logits of a token, of all ranks together.
         num_sums: sums over ranks in a step, where there are several.
         num_mixtures: layers with experts.
     """

@@ -12,7 +12,7 @@ class Link:
 
     Attributes:
         bytes_per_second: that a device sends while it receives as many, as printed; over all of its links.
-        share: of these, what large exchanges reach.
+        share: how much of that large exchanges reach.
         latency: seconds of the smallest sum over two ranks.
         latency_of_doubling: seconds that twice as many ranks add.
         peers: with how many others each device has a link of its own: it sends to fewer over fewer. None behind

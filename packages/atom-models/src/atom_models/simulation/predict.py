@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from atom_kernels.protocols import CacheFormat
+from atom_models.quantization import AS_STORED
 from atom_models.requirements.placement import MEMORY_UTILIZATION
 from atom_models.requirements.rank_work import Matrix, RankWork
 from atom_models.requirements.requirements import ModelRequirements
@@ -52,7 +53,7 @@ class Prediction:
         decode: a step in which each request gets one token.
         prompts: a step that computes a prompt and samples one token, by its length.
         weight_bytes: on each rank.
-        num_requests: of this context that fit at once, on all engines together; 0 where weights do not fit.
+        num_requests: how many of this context fit at once, on all engines together; 0 where weights do not fit.
     """
 
     layout: Layout
@@ -117,14 +118,14 @@ def predict(
     share, whole = needs.on_rank(layout.tensor), needs.on_rank(1)
     if share is None or whole is None:
         return None
-    stored = None if weight_format == needs.published_format else weight_format
+    held = AS_STORED if weight_format == needs.published_format else weight_format
     work, weight_bytes = share.work, float(share.weight_bytes[weight_format])
     if layout.spread_experts:
         work = _with_whole_experts(work, whole.work)
-        weight_bytes += _expert_bytes(work, stored) / layout.num_ranks - _expert_bytes(share.work, stored)
+        weight_bytes += _expert_bytes(work, held) / layout.num_ranks - _expert_bytes(share.work, held)
 
     def step(requests: list[tuple[int, int]]) -> StepTime:
-        return step_time(work, requests, system, ranks=layout.ranks(), weight_format=stored, cache=cache)
+        return step_time(work, requests, system, ranks=layout.ranks(), weight_format=held, cache=cache)
 
     accelerator = system.device.accelerator
     room = accelerator.memory_bytes * MEMORY_UTILIZATION - weight_bytes
@@ -159,7 +160,7 @@ def _with_whole_experts(work: RankWork, whole: RankWork) -> RankWork:
     return replace(work, matrices=matrices)
 
 
-def _expert_bytes(work: RankWork, weight_format: str | None) -> float:
+def _expert_bytes(work: RankWork, weight_format: str) -> float:
     found = ((matrix, count) for matrix, count in work.matrices.items() if _of_experts(matrix))
     return sum(count * matrix.num_experts * matrix.num_bytes(weight_format) for matrix, count in found)
 

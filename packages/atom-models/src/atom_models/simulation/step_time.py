@@ -75,7 +75,7 @@ def step_time(
     system: System,
     *,
     ranks: Ranks,
-    weight_format: str | None,
+    weight_format: str,
     cache: CacheFormat,
 ) -> StepTime:
     """A step of these requests, each of which samples one token.
@@ -83,7 +83,7 @@ def step_time(
     Args:
         work: what one rank does.
         requests: those of one group of tensor-parallel ranks.
-        weight_format: None for that of the checkpoint.
+        weight_format: as `Matrix.num_bytes` takes it.
     """
     device, num_tokens = system.device, num_rows(requests)
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
@@ -102,7 +102,7 @@ def step_time(
 
 
 def _matrix_parts(
-    matrix: Matrix, num_rows: int, device: Device, ranks: Ranks, weight_format: str | None
+    matrix: Matrix, num_rows: int, device: Device, ranks: Ranks, weight_format: str
 ) -> Iterator[tuple[str, float]]:
     is_mixture = matrix.num_experts > 1
     num_bytes, rows, touched = matrix.num_bytes(weight_format), num_rows, 1.0
@@ -122,7 +122,7 @@ def _matrix_parts(
 
 
 def _bits(num_bytes: float, num_numbers: int) -> int:
-    """Of a number, its share of the scales taken off."""
+    """How many a number has, its share of the scales taken off."""
     return next(bits for bits in (4, 8, 16, 32) if num_bytes * 8 < num_numbers * bits * 1.4)
 
 

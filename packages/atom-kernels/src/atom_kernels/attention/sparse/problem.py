@@ -51,7 +51,7 @@ class SparseMlaProblem(MlaProblem):
         return Work(sum(part.num_bytes for part in parts), sum(part.flops for part in parts))
 
     def _work_of_choices(self, requests: Requests) -> Work:
-        """Of requests that are longer than a choice."""
+        """What requests that are longer than a choice take."""
         rows = num_rows(requests)
         pairs = rows * self.top_k
         products = self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)
