@@ -142,14 +142,27 @@ def test_engines_share_requests_and_nothing_else(dense):
 
 
 def test_spread_experts_are_held_once_by_engines_that_exchange_tokens(mixture):
-    layouts = Layout(1, 8), Layout(1, 8, True)
+    layouts = Layout(1, 8), Layout(1, 8, spread_experts=True)
     whole, spread = (simulate(mixture, layout, batch_size=256) for layout in layouts)
     experts = 48 * 128 * 3 * 2048 * 768 * 2
     assert spread.weight_bytes == pytest.approx(whole.weight_bytes - experts * 7 / 8)
     assert spread.decode.parts["weights"] < whole.decode.parts["weights"] / 3
     assert (whole.decode.parts["links"], spread.decode.parts["links"] > 0) == (0, True)
-    in_tensor = simulate(mixture, Layout(8, 1, True)), simulate(mixture, Layout(4))
+    in_tensor = simulate(mixture, Layout(8, spread_experts=True)), simulate(mixture, Layout(4))
     assert in_tensor[0].weight_bytes < in_tensor[1].weight_bytes
+
+
+def test_stages_hold_some_of_the_layers_and_take_turns_with_requests(dense):
+    whole, staged = simulate(dense, batch_size=32), simulate(dense, Layout(1, 1, 4), batch_size=128)
+    hops = 3 * (H200.links.inside.start(2) + 32 * 4096 * 2 / H200.links.inside.rate(2))
+    assert staged.decode.seconds == pytest.approx(whole.decode.seconds + hops)
+    # A quarter of the layers, and all of the embedding or of the head.
+    table = 128256 * 4096 * 2
+    assert staged.weight_bytes == pytest.approx((whole.weight_bytes - 2 * table) / 4 + table, rel=1e-3)
+    assert staged.num_requests > 4 * whole.num_requests
+    assert Layout(2, 1, 4).describe() == "tp 2 x pp 4"
+    options = {"batch_size": 1, "context": 16, "weight_format": "bfloat16", "cache": CacheFormat("bfloat16")}
+    assert predict(dense, RACK, Layout(1, 1, 64), **options) is None
 
 
 def test_what_fits_is_what_weights_leave_of_nine_tenths(dense):
@@ -207,6 +220,10 @@ def test_sums_over_nodes_cross_between_them_with_a_share_of_the_bytes():
     assert across == pytest.approx(2 * 3e9 / 50e9 + 1e9 / 5e9, rel=1e-3)
     assert inside == LINK.sum_seconds(4e9, 4)
     assert links.gather_seconds(4e9, 8) > links.gather_seconds(4e9, 4)
+    hops = (4e-6 + 1e9 / 50e9), (20e-6 + 1e9 / 5e9)
+    assert links.stage_seconds(1e9, 1, 4) == pytest.approx(3 * hops[0])
+    assert links.stage_seconds(1e9, 2, 4) == pytest.approx(2 * hops[0] + hops[1])
+    assert links.stage_seconds(1e9, 8, 2) == pytest.approx(hops[1])
     with pytest.raises(ValueError, match="nodes of 4 devices have no links between them"):
         Links(LINK, None, 4).sum_seconds(1, 8)
 

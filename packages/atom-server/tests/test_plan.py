@@ -274,6 +274,8 @@ def test_what_no_rank_of_a_system_holds_ends_with_one(tmp_path: Path, capsys):
         (("--simulate", "8xH100", "--memory", "1GiB"), "--simulate has a system of its own: leave --memory out"),
         (("--simulate", "8xH100", "--weights", "int3"), "--weights 'int3': this model can be planned with"),
         (("--simulate", "8xH100", "-tp", "3"), "no number of ranks of 8xH100 can share this model evenly"),
+        (("--simulate", "8xH100", "-tp", "2", "-pp", "8"), "tp 2 x pp 8 is 16 ranks, and 8xH100 has 8 devices"),
+        (("-pp", "2"), "--pipeline-parallel-size is for --simulate SYSTEM"),
         (("-tp", "2"), "--tensor-parallel-size is for --simulate SYSTEM"),
         (("--batch-sizes", "1"), "--batch-sizes is for --simulate SYSTEM"),
         (("--simulate", "8xH100", "--batch-sizes", "1,x"), "'1,x' is not numbers from 1 between commas"),

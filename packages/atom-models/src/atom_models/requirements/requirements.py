@@ -16,7 +16,7 @@ from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.fallback.choice import Implementation, choose_implementation
-from atom_models.groups import Groups
+from atom_models.groups import WHOLE, Groups, Stage
 from atom_models.layers import LightningIndex
 from atom_models.layers.loadable import loadable
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
@@ -66,6 +66,8 @@ class ModelRequirements:
         refusal: why an engine does not load this checkpoint; None if it does.
         warnings: what an engine logs about the config.
         on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
+        in_stages: numbers of tensor-parallel ranks and of pipeline stages -> what a rank of the fullest stage holds;
+            None where there are no such stages.
         cache_groups: layers by the tokens that they keep.
         kv_bytes_per_token: over all layers on this machine, by how numbers are cached, of a request within every
             window; float8 stands for the kind that a platform has.
@@ -85,6 +87,7 @@ class ModelRequirements:
     refusal: str | None
     warnings: tuple[str, ...]
     on_rank: Callable[[int], RankShare | None] = field(compare=False, repr=False)
+    in_stages: Callable[[int, int], RankShare | None] = field(compare=False, repr=False)
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[CacheFormat, int]
 
@@ -139,6 +142,7 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_
         why_not_kept=why_not_kept,
         refusal=refusal,
         warnings=config_warnings(model, checkpoint),
+        in_stages=functools.cache(functools.partial(_fullest_stage, checkpoint, context, stored)),
         on_rank=functools.cache(
             lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, stored, num_ranks)
         ),
@@ -159,9 +163,21 @@ class _Stored(NamedTuple):
     is_read: bool
 
 
-def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int) -> RankShare | None:
+def _fullest_stage(
+    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int, num_stages: int
+) -> RankShare | None:
+    """The first one, which has the embedding, or the last one, which has the head."""
+    stages = [Stage(index, num_stages) for index in (0, num_stages - 1)]
+    shares = [_rank_share(checkpoint, context, stored, num_ranks, stage) for stage in stages]
+    found = [share for share in shares if share is not None]
+    return max(found, key=lambda share: share.weight_bytes["bfloat16"]) if len(found) == len(stages) else None
+
+
+def _rank_share(
+    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int, stage: Stage = WHOLE
+) -> RankShare | None:
     try:  # the first rank holds the most
-        model = construct_model(checkpoint, replace(context, groups=Groups(OneOf(0, num_ranks))))
+        model = construct_model(checkpoint, replace(context, groups=Groups(OneOf(0, num_ranks), stage)))
     except CheckpointError:
         return None
     return _share(model, count_parameters(model), stored)

@@ -76,6 +76,15 @@ class Links:
         seconds = self.inside.gather_seconds(num_bytes, inner)
         return seconds if num_nodes == 1 else seconds + self._between.gather_seconds(num_bytes / inner, num_nodes)
 
+    def stage_seconds(self, num_bytes: float, num_ranks: int, num_stages: int) -> float:
+        """`num_bytes` of each rank go through all stages, of `num_ranks` each, side by side in nodes."""
+        between = min(num_stages, -(-num_ranks * num_stages // self.node_size)) - 1
+        inside = self.inside.start(2) + num_bytes / self.inside.rate(2)
+        if between == 0:
+            return (num_stages - 1) * inside
+        across = self._between.start(2) + num_bytes / self._between.rate(2)
+        return (num_stages - 1 - between) * inside + between * across
+
     @property
     def _between(self) -> Link:
         if self.between is None:

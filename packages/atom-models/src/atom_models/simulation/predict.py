@@ -25,23 +25,26 @@ class Layout:
     Attributes:
         tensor: ranks that share each layer.
         data: engines of so many ranks each, among which requests are dealt out.
-        spread_experts: experts are whole and spread over all ranks; engines then step together.
+        stages: pipeline stages of an engine, each of which has as many ranks and a part of the requests at a time.
+        spread_experts: experts are whole and spread over all ranks of a stage; engines then step together.
     """
 
     tensor: int = 1
     data: int = 1
+    stages: int = 1
     spread_experts: bool = False
 
     @property
     def num_ranks(self) -> int:
-        return self.tensor * self.data
+        return self.tensor * self.data * self.stages
 
     def ranks(self) -> Ranks:
-        return Ranks(self.tensor, self.data, self.spread_experts)
+        return Ranks(self.tensor, self.data, self.stages, self.spread_experts)
 
     def describe(self) -> str:
-        parts = [f"tp {self.tensor}"] + [f"dp {self.data}"] * (self.data > 1) + ["ep"] * self.spread_experts
-        return " x ".join(parts)
+        sizes = {"tp": self.tensor, "dp": self.data, "pp": self.stages}
+        parts = [f"{name} {size}" for name, size in sizes.items() if size > 1 or name == "tp"]
+        return " x ".join(parts + ["ep"] * self.spread_experts)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Prediction:
 
     Attributes:
         batch_size: requests of all engines together.
-        decode: a step in which each request gets one token.
+        decode: a step in which each request gets one token; with stages, the way of a token through all of them.
         prompts: a step that computes a prompt and samples one token, by its length.
         weight_bytes: on each rank.
         num_requests: how many of this context fit at once, on all engines together; 0 where weights do not fit.
@@ -115,25 +118,29 @@ def predict(
         context: tokens of each request in a decode, the new one included.
         weight_format: one of the model's `weight_bytes`.
     """
+    # Of one stage the time is needed as part of all, and the memory by itself.
     share, whole = needs.on_rank(layout.tensor), needs.on_rank(1)
-    if share is None or whole is None:
+    stage = share if layout.stages == 1 else needs.in_stages(layout.tensor, layout.stages)
+    if share is None or whole is None or stage is None:
         return None
     held = AS_STORED if weight_format == needs.published_format else weight_format
-    work, weight_bytes = share.work, float(share.weight_bytes[weight_format])
-    if layout.spread_experts:
+    work, weight_bytes = share.work, float(stage.weight_bytes[weight_format])
+    if layout.spread_experts and work.num_mixtures:
         work = _with_whole_experts(work, whole.work)
-        weight_bytes += _expert_bytes(work, held) / layout.num_ranks - _expert_bytes(share.work, held)
+        # Whole experts on some ranks, in place of a part of each on every rank of one engine.
+        apart = _expert_bytes(work, held) / (layout.tensor * layout.data) / _expert_bytes(share.work, held)
+        weight_bytes -= _expert_bytes(stage.work, held) * (1 - apart)
 
     def step(requests: list[tuple[int, int]]) -> StepTime:
         return step_time(work, requests, system, ranks=layout.ranks(), weight_format=held, cache=cache)
 
     accelerator = system.device.accelerator
     room = accelerator.memory_bytes * MEMORY_UTILIZATION - weight_bytes
-    each = share.kv_bytes(context, cache, accelerator.platform)
+    each = stage.kv_bytes(context, cache, accelerator.platform)
     return Prediction(
         layout,
         batch_size,
-        decode=step([(1, context)] * -(-batch_size // layout.data)),
+        decode=step([(1, context)] * -(-batch_size // (layout.data * layout.stages))),
         prompts={length: step([(length, length)]) for length in prompts},
         weight_bytes=weight_bytes,
         num_requests=max(0, int(room // each)) * layout.data,

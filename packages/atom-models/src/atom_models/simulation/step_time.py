@@ -61,11 +61,13 @@ class Ranks:
     Attributes:
         tensor: ranks that share each layer.
         data: groups of these that have requests of their own; more than one exchanges tokens where experts are spread.
+        stages: stages of such ranks through which a step goes, one after the other.
         spread_experts: experts are whole, each on one of all ranks.
     """
 
     tensor: int = 1
     data: int = 1
+    stages: int = 1
     spread_experts: bool = False
 
 
@@ -81,7 +83,7 @@ def step_time(
     """A step of these requests, each of which samples one token.
 
     Args:
-        work: what one rank does.
+        work: what one rank does, or all of its stages together.
         requests: those of one group of tensor-parallel ranks.
         weight_format: as `Matrix.num_bytes` takes it.
     """
@@ -136,7 +138,7 @@ def _mixer_part(problem: Any, requests: Requests, device: Device, cache: CacheFo
 def _link_seconds(work: RankWork, num_tokens: int, num_logits: int, system: System, ranks: Ranks) -> float:
     row = _ACTIVATION_BYTES * work.hidden_size
     num_sums = work.num_sums
-    seconds = 0.0
+    seconds = system.links.stage_seconds(num_tokens * row, ranks.tensor, ranks.stages)
     if ranks.spread_experts and ranks.data > 1:
         # Tokens of all groups go to every rank, and sums of their experts go back.
         everyone, tokens = ranks.tensor * ranks.data, num_tokens * ranks.data

@@ -13,12 +13,18 @@ from atom_server.cli.plan.tables import cache_format, check_format, size
 if TYPE_CHECKING:
     from atom_core.models import Layout, ModelRequirements, Prediction, System
 
+_SIZES = (
+    ("-tp", "tensor", "ranks that share each layer"),
+    ("-dp", "data", "engines that share the requests"),
+    ("-pp", "pipeline", "stages that have some of the layers"),
+)
 BATCH_SIZES = (1, 8, 32, 128)
 _PROMPTS = (1024, 8192)
 # Flags that say nothing without `--simulate`, by their destinations.
 _ONLY_SIMULATED = {
     "tensor_parallel_size": "--tensor-parallel-size",
     "data_parallel_size": "--data-parallel-size",
+    "pipeline_parallel_size": "--pipeline-parallel-size",
     "enable_expert_parallel": "--enable-expert-parallel",
     "batch_sizes": "--batch-sizes",
 }
@@ -32,14 +38,14 @@ def add_simulation(parser: argparse.ArgumentParser, count: Callable[[str], int])
         metavar="SYSTEM",
         help="how long steps would take, such as on 8xMI300X; another name lists those that are known",
     )
-    for short, name, what in (("-tp", "tensor", "that share each layer"), ("-dp", "data", "that have requests apart")):
+    for short, name, what in _SIZES:
         group.add_argument(
             short,
             f"--{name}-parallel-size",
             f"--{name}_parallel_size",
             type=count,
             metavar="N",
-            help=f"ranks {what}, of this layout alone (default: 1, 2, 4 ... ranks that share each layer)",
+            help=f"{what}, of this layout alone (default: layouts of 1, 2, 4 ... ranks that share each layer)",
         )
     group.add_argument(
         "--enable-expert-parallel",
@@ -112,9 +118,9 @@ def _layouts(needs: ModelRequirements, system: System, args: argparse.Namespace)
     spread = args.enable_expert_parallel
     if spread and needs.num_active_parameters == needs.num_parameters:
         raise ConfigError("--enable-expert-parallel: this model has no experts; leave it out")
-    data = args.data_parallel_size or 1
-    if args.tensor_parallel_size or args.data_parallel_size:
-        layout = Layout(args.tensor_parallel_size or 1, data, spread)
+    tensor, data, stages = (getattr(args, f"{name}_parallel_size") for _, name, _ in _SIZES)
+    if tensor or data or stages:
+        layout = Layout(tensor or 1, data or 1, stages or 1, spread)
         if layout.num_ranks > system.num_devices:
             raise ConfigError(
                 f"{layout.describe()} is {layout.num_ranks} ranks, and {system.name} has {system.num_devices} devices: "
@@ -122,7 +128,7 @@ def _layouts(needs: ModelRequirements, system: System, args: argparse.Namespace)
             )
         return [layout]
     powers = range(system.num_devices.bit_length())
-    return [Layout(2**power, 1, spread) for power in powers if 2**power <= system.num_devices]
+    return [Layout(2**power, spread_experts=spread) for power in powers if 2**power <= system.num_devices]
 
 
 def _rank_rows(found: Sequence[Sequence[Prediction]], prompts: Sequence[int], context: int) -> list[tuple[str, ...]]:
