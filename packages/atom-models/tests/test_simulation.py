@@ -19,6 +19,7 @@ from atom_models.simulation import (
     Layout,
     Link,
     Prediction,
+    StepTime,
     UnknownSystemError,
     find_system,
     predict,
@@ -129,8 +130,22 @@ def test_two_ranks_halve_the_weights_and_exchange(dense):
     assert two["weights"] == pytest.approx(one["weights"] / 2)
     assert two["launches"] == one["launches"]
     # Two sums in each of 32 layers, one behind the embedding, and the logits.
-    start = H200.links.inside.start(2)
-    assert two["links"] == pytest.approx((2 * 32 + 1 + 1) * start, rel=0.05)
+    links = H200.links
+    assert two["links"] == pytest.approx(65 * links.sum_seconds(4096 * 2, 2) + links.gather_seconds(4 * 128256, 2))
+
+
+def test_kernels_take_their_launches(dense, mixture):
+    # Four products and attention in each layer, and the head.
+    assert simulate(dense).decode.parts["launches"] == pytest.approx((32 * 5 + 1) * 4e-6)
+    # Two products and attention, the router, routing, sorting, two products of experts and their sum.
+    assert simulate(mixture).decode.parts["launches"] == pytest.approx((48 * 9 + 1) * 4e-6)
+
+
+def test_activations_go_to_memory_and_back(dense):
+    widths = 32 * ((4096 + 6144) + (4096 + 4096) + (4096 + 28672) + (14336 + 4096)) + (4096 + 128256)
+    logits = 2 * 4 * 128256
+    moved = 16 * (2 * 2 * widths + logits)
+    assert simulate(dense, batch_size=16).decode.parts["activations"] == pytest.approx(moved / H200.device.read_rate)
 
 
 def test_engines_share_requests_and_nothing_else(dense):
@@ -148,6 +163,13 @@ def test_spread_experts_are_held_once_by_engines_that_exchange_tokens(mixture):
     assert spread.weight_bytes == pytest.approx(whole.weight_bytes - experts * 7 / 8)
     assert spread.decode.parts["weights"] < whole.decode.parts["weights"] / 3
     assert (whole.decode.parts["links"], spread.decode.parts["links"] > 0) == (0, True)
+    # Of 48 mixtures, tokens go to all ranks and sums come back.
+    exchanged = 2 * 48 * H200.links.gather_seconds(256 * 2048 * 2, 8)
+    assert spread.decode.parts["links"] == pytest.approx(exchanged)
+    both = simulate(mixture, Layout(2, 4, spread_experts=True), batch_size=256).decode.parts["links"]
+    # Attention is summed in each layer, and what is behind the embedding.
+    summed = 49 * H200.links.sum_seconds(64 * 2048 * 2, 2) + H200.links.gather_seconds(4 * 64 * 151936, 2)
+    assert both == pytest.approx(exchanged + summed)
     in_tensor = simulate(mixture, Layout(8, spread_experts=True)), simulate(mixture, Layout(4))
     assert in_tensor[0].weight_bytes < in_tensor[1].weight_bytes
 
@@ -189,6 +211,9 @@ def test_scaling_ends_where_a_doubling_gains_less_than_a_tenth(dense):
     assert all(by_ranks[few] >= 1.1 * by_ranks[2 * few] for few in by_ranks if few < scaling.stops_at)
     assert scaling.limit == found[-1].decode.limit
     assert scaling_of(found[:2]).stops_at is None
+    for seconds, stops_at in ((1.11, None), (1.09, 1)):
+        few = replace(found[0], decode=StepTime(dict.fromkeys(PARTS, seconds)))
+        assert scaling_of([few, replace(found[1], decode=StepTime(dict.fromkeys(PARTS, 1.0)))]).stops_at == stops_at
 
 
 def test_prompts_of_others_come_between_the_tokens_of_a_request(dense):
