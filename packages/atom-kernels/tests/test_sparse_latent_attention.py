@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from atom_kernels.attention.mla import cases as dense_cases
-from atom_kernels.attention.mla.ops import LATENT_ATTENTION
 from atom_kernels.attention.sparse import SparseMlaProblem, sparse_latent_attention
 from atom_kernels.attention.sparse.cases import make_problem, make_step
-from atom_kernels.attention.sparse.ops import SPARSE_LATENT_ATTENTION
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.operator import Work
@@ -102,8 +100,8 @@ def test_the_work_is_that_of_the_chosen_latents():
     products, per_row = 8 * (4 + 6), 2 * (6 + 6)
     flops = 2 * 2 * (2 * products + 2 * 3 * (10 + 8))
     elements = 5 * 10 + 2 * products + 2 * per_row
-    assert SPARSE_LATENT_ATTENTION.work(problem, [(2, 5)]) == Work(4 * elements + 4 * 2 * 3, flops)
-    assert SPARSE_LATENT_ATTENTION.work(problem, [(2, 3)]) == LATENT_ATTENTION.work(problem.dense, [(2, 3)])
+    assert problem.work([(2, 5)]) == Work(4 * elements + 4 * 2 * 3, flops)
+    assert problem.work([(2, 3)]) == problem.dense.work([(2, 3)])
 
 
 def test_a_layer_that_chooses_nothing_is_refused():

@@ -27,9 +27,12 @@ def test_accelerators_have_the_memory_that_their_makers_print():
     assert {one.name: (one.vendor, one.arch, one.memory_bytes) for one in ACCELERATORS} == {
         "MI300X": ("amd", "gfx942", 192 * GB),
         "MI300A": ("amd", "gfx942", 128 * GB),
+        "MI325X": ("amd", "gfx942", 256 * GB),
         "MI355X": ("amd", "gfx950", 288 * GB),
         "H100": ("nvidia", "sm_90", 80 * GB),
         "H200": ("nvidia", "sm_90", 141 * GB),
+        "B200": ("nvidia", "sm_100", 180 * GB),
+        "GB200": ("nvidia", "sm_100", 186 * GB),
     }
     platforms = {one.name: one.platform for one in ACCELERATORS}
     assert (platforms["MI300X"].vendor, platforms["MI300X"].arch) == ("amd", "gfx942")
@@ -40,7 +43,7 @@ def test_an_accelerator_is_found_by_its_name_in_any_case():
     assert [one.name for one in find_accelerators("mi300x")] == ["MI300X"]
     assert [one.name for one in find_accelerators("H200")] == ["H200"]
     assert find_accelerators("All") == ACCELERATORS
-    known = "MI300X, MI300A, MI355X, H100, H200"
+    known = "MI300X, MI300A, MI325X, MI355X, H100, H200, B200, GB200"
     with pytest.raises(UnknownAcceleratorError) as caught:
         find_accelerators("A100")
     assert str(caught.value) == f"no accelerator 'A100'; plans know {known}, or all of them with 'all'"

@@ -169,7 +169,7 @@ def test_fields_that_nobody_knows_are_warned_of(tmp_path: Path, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--on", "B200"), "no accelerator 'B200'; plans know MI300X, MI300A, MI355X, H100, H200"),
+        (("--on", "A100"), "no accelerator 'A100'; plans know MI300X, MI300A, MI325X, MI355X, H100, H200, B200, GB200"),
         (("--on", "H100", "--weights", "int3"), "--weights 'int3': this model can be planned with float32"),
     ],
 )
@@ -222,3 +222,70 @@ def test_an_architecture_that_is_not_there_names_those_that_are(tmp_path: Path, 
     assert code == 3
     assert "Qwen9ForCausalLM is not supported" in text
     assert "The nearest is Qwen" in text
+
+
+def steps_of(text: str) -> dict[tuple[str, str], list[str]]:
+    """The rows of decode steps by layout and batch."""
+    rows = [re.split(r"  +", line) for line in text.splitlines() if re.match(r"tp \d+.*  \d+ +\d+\.\d\d ms ", line)]
+    return {(row[0], row[1]): row[2:] for row in rows}
+
+
+def test_a_simulation_shows_steps_of_every_number_of_ranks_that_holds_the_model(tmp_path: Path, capsys):
+    folder = write_published_config("llama-3.1-70b", tmp_path)
+    code, text = plan(capsys, "--model", folder, "--simulate", "8xH100", "--batch-sizes", "1,64", "--context", "2048")
+    assert code == 0
+    assert "simulated on 8xH100: weights bfloat16, KV cache bfloat16, context 2048" in text
+    steps = steps_of(text)
+    assert list(steps) == [(f"tp {ranks}", batch) for ranks in (2, 4, 8) for batch in ("1", "64")]
+    seconds = {key: float(row[0].removesuffix(" ms")) for key, row in steps.items()}
+    assert seconds["tp 8", "1"] < seconds["tp 4", "1"] < seconds["tp 4", "64"]
+    users, devices = (float(steps["tp 8", "64"][column]) for column in (1, 2))
+    assert users == pytest.approx(1e3 / seconds["tp 8", "64"], rel=0.05)
+    assert devices == pytest.approx(64 * users / 8, rel=0.05)
+    assert steps["tp 8", "1"][3].startswith("weights (")
+    assert re.search(r"^tp 1 .*does not fit +does not fit$", text, re.MULTILINE)
+    assert "batch 64: every doubling up to 8 ranks gains a tenth or more; on 8 a step waits most for weights" in text
+    assert "H100: 3.03 TB/s and 791 TFLOP/s in 16 bits are reached; measured" in text
+
+
+def test_one_layout_is_simulated_where_it_is_asked_for(tmp_path: Path, capsys):
+    folder = write_published_config("qwen3-30b-a3b", tmp_path)
+    flags = ("--simulate", "8xmi355x", "-tp", "2", "-dp", "4", "--enable-expert-parallel", "--batch-sizes", "32")
+    code, text = plan(capsys, "--model", folder, *flags, "--kv-cache-dtype", "fp8", "--weights", "fp8")
+    assert code == 0
+    assert list(steps_of(text)) == [("tp 2 x dp 4 x ep", "32")]
+    assert "weights fp8, KV cache float8_e4m3fn, context 4096" in text
+    assert "gain" not in text.split("prediction")[0].split("waits most for")[1]
+
+
+def test_what_no_rank_of_a_system_holds_ends_with_one(tmp_path: Path, capsys):
+    folder = write_published_config("llama-3.1-70b", tmp_path)
+    code, text = plan(capsys, "--model", folder, "--simulate", "8xH100", "-tp", "1", "--weights", "float32")
+    assert (code, "the weights fit on none of these" in text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--simulate", "8xA100"), "--simulate: no system '8xA100'; 8xMI300X, 8xMI325X"),
+        (("--simulate", "8xH100", "-tp", "16"), "tp 16 is 16 ranks, and 8xH100 has 8 devices: ask for fewer"),
+        (("--simulate", "8xH100", "--enable-expert-parallel"), "this model has no experts; leave it out"),
+        (("--simulate", "8xH100", "--on", "H100"), "--simulate has a system of its own: leave --on out"),
+        (("--simulate", "8xH100", "--memory", "1GiB"), "--simulate has a system of its own: leave --memory out"),
+        (("--simulate", "8xH100", "--weights", "int3"), "--weights 'int3': this model can be planned with"),
+        (("--simulate", "8xH100", "-tp", "3"), "no number of ranks of 8xH100 can share this model evenly"),
+        (("--simulate", "8xH100", "-tp", "2", "-pp", "8"), "tp 2 x pp 8 is 16 ranks, and 8xH100 has 8 devices"),
+        (("-pp", "2"), "--pipeline-parallel-size is for --simulate SYSTEM"),
+        (("-tp", "2"), "--tensor-parallel-size is for --simulate SYSTEM"),
+        (("--batch-sizes", "1"), "--batch-sizes is for --simulate SYSTEM"),
+        (("--simulate", "8xH100", "--batch-sizes", "1,x"), "'1,x' is not numbers from 1 between commas"),
+    ],
+)
+def test_a_simulation_that_makes_no_sense_is_refused(tmp_path: Path, capsys, flags, message):
+    folder = write_published_config("llama-3.1-8b", tmp_path)
+    try:
+        code, text = plan(capsys, "--model", folder, *flags)
+    except SystemExit as error:  # what argparse refuses
+        code, text = error.code, capsys.readouterr().err
+    assert code == 2
+    assert message in text

@@ -9,9 +9,9 @@ from atom_kernels.attention.cases import make_problem, make_step
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.reference import paged_attention
 from atom_kernels.mixers.cases import MixerStep
-from atom_kernels.mixers.operator import MixerOperator, Requests
-from atom_kernels.operator import Tolerance, Work
-from atom_kernels.protocols.kv_cache import DTYPE_BYTES
+from atom_kernels.mixers.operator import MixerOperator
+from atom_kernels.mixers.requests import Requests
+from atom_kernels.operator import Tolerance
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -94,17 +94,6 @@ def _describe(problem: AttentionProblem) -> str:
     return ", ".join(rules + ["sinks"] * problem.has_sinks)
 
 
-def _work(problem: AttentionProblem, requests: Requests) -> Work:
-    """Each key and value read once, queries read and outputs written; two products for every visible key."""
-    keys = sum(length for _, length in requests)
-    pairs = sum(sum(range(length - queries + 1, length + 1)) for queries, length in requests)
-    rows = sum(queries for queries, _ in requests)
-    per_token = problem.num_kv_heads * problem.head_dim * DTYPE_BYTES[problem.kv_cache_dtype]
-    per_row = problem.num_heads * problem.head_dim * DTYPE_BYTES[problem.dtype]
-    flops = 4 * pairs * problem.num_heads * problem.head_dim
-    return Work(2 * keys * per_token + 2 * rows * per_row, flops)
-
-
 PAGED_ATTENTION = MixerOperator(
     name=AttentionProblem.name,
     contract=paged_attention,
@@ -112,7 +101,6 @@ PAGED_ATTENTION = MixerOperator(
     parity_steps=_parity_steps,
     bench_steps=_bench_steps,
     describe=_describe,
-    work=_work,
     tolerance=_TOLERANCES,
 )
 OPS = (PAGED_ATTENTION,)

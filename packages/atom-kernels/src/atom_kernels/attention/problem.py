@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from atom_kernels.mixers.cache_format import HEAD_SCALES, CacheFormat
-from atom_kernels.operator import WeightSpec
+from atom_kernels.mixers.requests import Requests, num_keys, num_pairs, num_rows
+from atom_kernels.operator import WeightSpec, Work
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout
 from atom_kernels.protocols.pages import Pages
 
@@ -106,6 +107,14 @@ class AttentionProblem:
         if self.cache.scales == HEAD_SCALES:
             weights |= {name: WeightSpec((self.num_kv_heads,), torch.float32) for name in ("key_scale", "value_scale")}
         return weights
+
+    def work(self, requests: Requests) -> Work:
+        """Each visible key and value read once, queries read and outputs written; two products for every pair."""
+        keys, pairs = num_keys(requests, self.sliding_window), num_pairs(requests, self.sliding_window)
+        per_token = self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.kv_cache_dtype]
+        per_row = self.num_heads * self.head_dim
+        num_bytes = 2 * keys * per_token + 2 * num_rows(requests) * per_row * DTYPE_BYTES[self.dtype]
+        return Work(num_bytes, 4 * pairs * per_row)
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:

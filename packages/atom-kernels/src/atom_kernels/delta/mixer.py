@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atom_kernels.delta.step_states import StepStates, states_of_step
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 from atom_kernels.mixers.cache_format import ALL_SCALES, CacheFormat
-from atom_kernels.operator import WeightSpec
+from atom_kernels.mixers.requests import Requests, num_rows
+from atom_kernels.operator import WeightSpec, Work
 from atom_kernels.protocols import CacheLayout, Slots
 from atom_kernels.protocols.kv_cache import CacheTensor
 
@@ -106,6 +107,14 @@ class DeltaNetProblem:
             "a_log": WeightSpec((self.num_value_heads,), torch.float32),
             "dt_bias": WeightSpec((gates,), torch.float32),
         }
+
+    def work(self, requests: Requests) -> Work:
+        """Both operators, one after the other; the state of each request is read and written."""
+        from atom_kernels.delta.work import conv_work, delta_work
+
+        rows, states = num_rows(requests), 2 * len(requests)
+        parts = conv_work(self.conv, rows, states), delta_work(self.rule, rows, states)
+        return Work(sum(part.num_bytes for part in parts), sum(part.flops for part in parts))
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from atom_kernels.mixers.cache_format import CacheFormat
-    from atom_kernels.operator import WeightSpec
+    from atom_kernels.mixers.requests import Requests
+    from atom_kernels.operator import WeightSpec, Work
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches, GroupSpec
 
@@ -59,6 +60,10 @@ class MixerProblem(Protocol):
     @property
     def layout(self) -> CacheLayout:
         """The cache that every backend can read unless it says otherwise."""
+        ...
+
+    def work(self, requests: Requests) -> Work:
+        """The least that a step of these requests must do, its own weights read included."""
         ...
 
     @property

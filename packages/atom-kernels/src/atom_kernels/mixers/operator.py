@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom_kernels.cases import BenchCase, ParityCase
 from atom_kernels.mixers.cases import MixerStep, bench_requests, describe_requests
 from atom_kernels.mixers.plan import MixerPlan, select_mixer, usable_plans
-from atom_kernels.operator import Tolerance, Work
+from atom_kernels.mixers.requests import Requests
+from atom_kernels.operator import Tolerance
 
 if TYPE_CHECKING:
     import torch
 
     from atom_kernels.mixers.backend import MixerProblem
     from atom_kernels.platform import Platform
-
-# (queries, tokens in all) of each request.
-Requests = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,6 @@ class MixerOperator:
         parity_steps: ``platform -> (problem, step)``, odd shapes and every rule, for `check` and the tests.
         bench_steps: ``(platform, requests) -> (label, problem, step)`` of real models.
         describe: ``problem -> str``, for people.
-        work: ``(problem, requests)`` -> the least that a step must do.
         tolerance: by dtype, against the reference.
     """
 
@@ -42,7 +39,6 @@ class MixerOperator:
     parity_steps: Callable[[Platform], Iterator[tuple[MixerProblem, MixerStep]]]
     bench_steps: Callable[[Platform, Requests], Iterator[tuple[str, MixerProblem, MixerStep]]]
     describe: Callable[[Any], str]
-    work: Callable[[Any, Requests], Work]
     tolerance: dict[str, Tolerance]
 
     @property
@@ -87,7 +83,7 @@ class MixerOperator:
                             label=f"{label} {describe_requests(requests)}",
                             run=_runner(plan, step),
                             baseline=_runner(baseline, step),
-                            work=self.work(problem, requests),
+                            work=problem.work(requests),
                         )
 
 

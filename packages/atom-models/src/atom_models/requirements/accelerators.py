@@ -27,14 +27,22 @@ class Accelerator:
 ACCELERATORS = (
     Accelerator("MI300X", "amd", "gfx942", 192 * _GB),
     Accelerator("MI300A", "amd", "gfx942", 128 * _GB),
+    Accelerator("MI325X", "amd", "gfx942", 256 * _GB),
     Accelerator("MI355X", "amd", "gfx950", 288 * _GB),
     Accelerator("H100", "nvidia", "sm_90", 80 * _GB),
     Accelerator("H200", "nvidia", "sm_90", 141 * _GB),
+    Accelerator("B200", "nvidia", "sm_100", 180 * _GB),
+    Accelerator("GB200", "nvidia", "sm_100", 186 * _GB),
 )
 
 
 class UnknownAcceleratorError(ValueError):
     """No accelerator of that name; the message names those that plans know."""
+
+
+def accelerator(name: str) -> Accelerator:
+    """The one of exactly that name."""
+    return next(one for one in ACCELERATORS if one.name == name)
 
 
 def find_accelerators(name: str) -> tuple[Accelerator, ...]:

@@ -17,13 +17,14 @@ from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.fallback.choice import Implementation, choose_implementation
-from atom_models.groups import Groups
+from atom_models.groups import WHOLE, Groups, Stage
 from atom_models.layers import LightningIndex
 from atom_models.layers.loadable import loadable
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
+from atom_models.requirements.rank_work import RankWork, rank_work
 from atom_models.requirements.sharing import OneOf
 
 BLOCK_SIZE = 16
@@ -31,15 +32,15 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class RankShare:
-    """What one of several tensor-parallel ranks holds: weights by number format, and caches."""
+    """What one of several tensor-parallel ranks holds, weights by number format and caches, and what it runs."""
 
     weight_bytes: Mapping[str, int]
     cache_groups: tuple[CacheGroup, ...]
+    work: RankWork
 
     def kv_bytes(self, num_tokens: int, cache: CacheFormat, platform: Platform | None = None) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
-        platform = platform or detect_platform()
-        return sum(group.num_bytes(num_tokens, BLOCK_SIZE, cache, platform) for group in self.cache_groups)
+        return _kv_bytes(self.cache_groups, num_tokens, cache, platform)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class ModelRequirements:
         refusal: why an engine does not load this checkpoint; None if it does.
         warnings: what an engine logs about the config.
         on_rank: number of tensor-parallel ranks -> what each holds; None where they cannot share the model.
+        in_stages: numbers of tensor-parallel ranks and of pipeline stages -> what a rank of the fullest stage holds;
+            None where there are no such stages.
         cache_groups: layers by the tokens that they keep.
         kv_bytes_per_token: over all layers on this machine, by how numbers are cached, of a request within every
             window; float8 stands for the kind that a platform has.
@@ -85,12 +88,18 @@ class ModelRequirements:
     refusal: str | None
     warnings: tuple[str, ...]
     on_rank: Callable[[int], RankShare | None] = field(compare=False, repr=False)
+    in_stages: Callable[[int, int], RankShare | None] = field(compare=False, repr=False)
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[CacheFormat, int]
 
     def kv_bytes(self, num_tokens: int, cache: CacheFormat) -> int:
         """Bytes of cache that a request of `num_tokens` takes, all of it on this machine."""
-        return RankShare(self.weight_bytes, self.cache_groups).kv_bytes(num_tokens, cache)
+        return _kv_bytes(self.cache_groups, num_tokens, cache, None)
+
+
+def _kv_bytes(groups: tuple[CacheGroup, ...], num_tokens: int, cache: CacheFormat, platform: Platform | None) -> int:
+    platform = platform or detect_platform()
+    return sum(group.num_bytes(num_tokens, BLOCK_SIZE, cache, platform) for group in groups)
 
 
 def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_drafts: int = 0) -> ModelRequirements:
@@ -134,6 +143,7 @@ def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_
         why_not_kept=why_not_kept,
         refusal=refusal,
         warnings=config_warnings(model, checkpoint),
+        in_stages=functools.cache(functools.partial(_fullest_stage, checkpoint, context, stored)),
         on_rank=functools.cache(
             lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, stored, num_ranks)
         ),
@@ -154,9 +164,21 @@ class _Stored(NamedTuple):
     is_read: bool
 
 
-def _rank_share(checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int) -> RankShare | None:
+def _fullest_stage(
+    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int, num_stages: int
+) -> RankShare | None:
+    """The first one, which has the embedding, or the last one, which has the head."""
+    stages = [Stage(index, num_stages) for index in (0, num_stages - 1)]
+    shares = [_rank_share(checkpoint, context, stored, num_ranks, stage) for stage in stages]
+    found = [share for share in shares if share is not None]
+    return max(found, key=lambda share: share.weight_bytes["bfloat16"]) if len(found) == len(stages) else None
+
+
+def _rank_share(
+    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int, stage: Stage = WHOLE
+) -> RankShare | None:
     try:  # the first rank holds the most
-        model = construct_model(checkpoint, replace(context, groups=Groups(OneOf(0, num_ranks))))
+        model = construct_model(checkpoint, replace(context, groups=Groups(OneOf(0, num_ranks), stage)))
     except CheckpointError:
         return None
     return _share(model, count_parameters(model), stored)
@@ -187,4 +209,4 @@ def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
     found |= {name: count.bytes_rounded_to(one) for name, one in ROUNDED_TO.items() if name != stored.method}
     if stored.method is not None and stored.is_read:
         found[stored.method] = count.stored_bytes
-    return RankShare(found, cache_groups(model))
+    return RankShare(found, cache_groups(model), rank_work(model))

@@ -9,9 +9,9 @@ from atom_kernels.attention.index.cases import make_problem, make_step
 from atom_kernels.attention.index.problem import IndexProblem
 from atom_kernels.attention.index.reference import lightning_index
 from atom_kernels.mixers.cases import MixerStep
-from atom_kernels.mixers.operator import MixerOperator, Requests
-from atom_kernels.operator import Tolerance, Work
-from atom_kernels.protocols.kv_cache import DTYPE_BYTES
+from atom_kernels.mixers.operator import MixerOperator
+from atom_kernels.mixers.requests import Requests
+from atom_kernels.operator import Tolerance
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -50,16 +50,6 @@ def _describe(problem: IndexProblem) -> str:
     return f"{heads}, {problem.dtype}, blocks of {problem.block_size}"
 
 
-def work(problem: IndexProblem, requests: Requests) -> Work:
-    """Each key read once, queries read and choices written; a product for each pair where there is a choice."""
-    keys = sum(length for _, length in requests if length > problem.top_k)
-    rows = sum(queries for queries, _ in requests)
-    pairs = sum(sum(range(length - queries + 1, length + 1)) for queries, length in requests if length > problem.top_k)
-    elements = keys * problem.head_dim + rows * (problem.num_heads + 1) * (problem.head_dim + 1)
-    chosen = sum(min(length, problem.top_k) * queries for queries, length in requests)
-    return Work(elements * DTYPE_BYTES[problem.dtype] + 4 * chosen, 2 * pairs * problem.num_heads * problem.head_dim)
-
-
 LIGHTNING_INDEX = MixerOperator(
     name=IndexProblem.name,
     contract=lightning_index,
@@ -67,7 +57,6 @@ LIGHTNING_INDEX = MixerOperator(
     parity_steps=_parity_steps,
     bench_steps=_bench_steps,
     describe=_describe,
-    work=work,
     tolerance=_TOLERANCES,
 )
 OPS = (LIGHTNING_INDEX,)

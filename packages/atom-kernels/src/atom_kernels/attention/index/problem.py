@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from atom_kernels.mixers.cache_format import CacheFormat
+from atom_kernels.mixers.requests import Requests, num_keys, num_pairs, num_rows
+from atom_kernels.operator import Work
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout, CacheTensor
 from atom_kernels.protocols.pages import Pages
 
@@ -85,6 +87,14 @@ class IndexProblem:
     @property
     def weights(self) -> dict[str, WeightSpec]:
         return {}
+
+    def work(self, requests: Requests) -> Work:
+        """Each key read once, queries read and choices written; a product for each pair where there is a choice."""
+        long = [(queries, length) for queries, length in requests if length > self.top_k]
+        elements = num_keys(long) * self.head_dim + num_rows(requests) * (self.num_heads + 1) * (self.head_dim + 1)
+        chosen = sum(min(length, self.top_k) * queries for queries, length in requests)
+        flops = 2 * num_pairs(long) * self.num_heads * self.head_dim
+        return Work(elements * DTYPE_BYTES[self.dtype] + 4 * chosen, flops)
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:

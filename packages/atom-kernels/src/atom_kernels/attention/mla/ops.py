@@ -9,9 +9,9 @@ from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.mla.reference import latent_attention
 from atom_kernels.mixers.cases import MixerStep
-from atom_kernels.mixers.operator import MixerOperator, Requests
-from atom_kernels.operator import Tolerance, Work
-from atom_kernels.protocols.kv_cache import DTYPE_BYTES
+from atom_kernels.mixers.operator import MixerOperator
+from atom_kernels.mixers.requests import Requests
+from atom_kernels.operator import Tolerance
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -69,20 +69,6 @@ def _describe(problem: MlaProblem) -> str:
     return f"{heads}, latents of {problem.kv_lora_rank}, {problem.dtype}, blocks of {problem.block_size}"
 
 
-def _work(problem: MlaProblem, requests: Requests) -> Work:
-    """Each latent and weight read once, queries read and outputs written; the cheaper of both ways to compute it."""
-    keys = sum(length for _, length in requests)
-    rows = sum(queries for queries, _ in requests)
-    pairs = sum(sum(range(length - queries + 1, length + 1)) for queries, length in requests)
-    per_head = problem.qk_nope_head_dim + problem.v_head_dim
-    products = problem.kv_lora_rank * per_head
-    absorbed = rows * products + pairs * (problem.latent_dim + problem.kv_lora_rank)
-    expanded = keys * products + pairs * (problem.query_dim + problem.v_head_dim)
-    per_row = problem.num_heads * (problem.query_dim + problem.v_head_dim)
-    elements = keys * problem.latent_dim + problem.num_heads * products + rows * per_row
-    return Work(elements * DTYPE_BYTES[problem.dtype], 2 * problem.num_heads * min(absorbed, expanded))
-
-
 LATENT_ATTENTION = MixerOperator(
     name=MlaProblem.name,
     contract=latent_attention,
@@ -90,7 +76,6 @@ LATENT_ATTENTION = MixerOperator(
     parity_steps=_parity_steps,
     bench_steps=_bench_steps,
     describe=_describe,
-    work=_work,
     tolerance=_TOLERANCES,
 )
 OPS = (LATENT_ATTENTION,)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from atom_kernels.mixers.cache_format import HEAD_SCALES, CacheFormat
-from atom_kernels.operator import WeightSpec
+from atom_kernels.mixers.requests import Requests, num_keys, num_pairs, num_rows
+from atom_kernels.operator import WeightSpec, Work
 from atom_kernels.protocols.kv_cache import DTYPE_BYTES, CacheLayout
 from atom_kernels.protocols.pages import Pages
 
@@ -104,6 +105,16 @@ class MlaProblem:
         if self.cache.scales == HEAD_SCALES:
             weights["latent_scale"] = WeightSpec((1,), torch.float32)
         return weights
+
+    def work(self, requests: Requests) -> Work:
+        """Each latent and weight read once, queries read and outputs written; the cheaper of both ways to compute."""
+        keys, rows, pairs = num_keys(requests), num_rows(requests), num_pairs(requests)
+        products = self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)
+        absorbed = rows * products + pairs * (self.latent_dim + self.kv_lora_rank)
+        expanded = keys * products + pairs * (self.query_dim + self.v_head_dim)
+        latents = keys * self.latent_dim * DTYPE_BYTES[self.kv_cache_dtype]
+        others = self.num_heads * (products + rows * (self.query_dim + self.v_head_dim))
+        return Work(latents + others * DTYPE_BYTES[self.dtype], 2 * self.num_heads * min(absorbed, expanded))
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:

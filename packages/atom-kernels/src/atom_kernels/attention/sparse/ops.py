@@ -10,9 +10,8 @@ from atom_kernels.attention.sparse.cases import make_problem, make_step
 from atom_kernels.attention.sparse.problem import SparseMlaProblem
 from atom_kernels.attention.sparse.reference import sparse_latent_attention
 from atom_kernels.mixers.cases import MixerStep
-from atom_kernels.mixers.operator import MixerOperator, Requests
-from atom_kernels.operator import Work
-from atom_kernels.protocols.kv_cache import DTYPE_BYTES
+from atom_kernels.mixers.operator import MixerOperator
+from atom_kernels.mixers.requests import Requests
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -53,27 +52,6 @@ def _describe(problem: SparseMlaProblem) -> str:
     return f"{LATENT_ATTENTION.describe(problem)}, {problem.top_k} positions"
 
 
-def work(problem: SparseMlaProblem, requests: Requests) -> Work:
-    """Latent attention, each of whose queries reads `top_k` latents of its own and multiplies with these."""
-    short = [(queries, length) for queries, length in requests if length <= problem.top_k]
-    long = [(queries, length) for queries, length in requests if length > problem.top_k]
-    rows = sum(queries for queries, _ in long)
-    pairs = rows * problem.top_k
-    per_head = problem.qk_nope_head_dim + problem.v_head_dim
-    products = problem.kv_lora_rank * per_head
-    flops = 2 * problem.num_heads * (rows * products + pairs * (problem.latent_dim + problem.kv_lora_rank))
-    latents = sum(min(length, queries * problem.top_k) for queries, length in long)
-    per_row = problem.num_heads * (problem.query_dim + problem.v_head_dim)
-    elements = latents * problem.latent_dim + problem.num_heads * products + rows * per_row
-    sparse = Work(elements * DTYPE_BYTES[problem.dtype] + 4 * pairs, flops)
-    if not short:
-        return sparse
-    dense = LATENT_ATTENTION.work(problem, short)
-    if not long:
-        return dense
-    return Work(dense.num_bytes + sparse.num_bytes, dense.flops + sparse.flops)
-
-
 SPARSE_LATENT_ATTENTION = MixerOperator(
     name=SparseMlaProblem.name,
     contract=sparse_latent_attention,
@@ -81,7 +59,6 @@ SPARSE_LATENT_ATTENTION = MixerOperator(
     parity_steps=_parity_steps,
     bench_steps=_bench_steps,
     describe=_describe,
-    work=work,
     tolerance=LATENT_ATTENTION.tolerance,
 )
 OPS = (SPARSE_LATENT_ATTENTION,)

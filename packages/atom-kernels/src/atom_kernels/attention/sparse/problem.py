@@ -6,6 +6,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from atom_kernels.attention.mla.problem import MlaProblem
+from atom_kernels.mixers.requests import Requests, num_rows
+from atom_kernels.operator import Work
+from atom_kernels.protocols.kv_cache import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from atom_kernels.mixers.backend import MixerBackend
@@ -38,6 +41,25 @@ class SparseMlaProblem(MlaProblem):
     def dense(self) -> MlaProblem:
         """The same layer without a choice: what it is for requests of up to `top_k` tokens."""
         return MlaProblem(**{field.name: getattr(self, field.name) for field in fields(MlaProblem)})
+
+    def work(self, requests: Requests) -> Work:
+        """Latent attention, each of whose queries reads `top_k` latents of its own and multiplies with these."""
+        short = [(queries, length) for queries, length in requests if length <= self.top_k]
+        long = [(queries, length) for queries, length in requests if length > self.top_k]
+        parts = [self.dense.work(short)] if short else []
+        parts += [self._work_of_choices(long)] if long else []
+        return Work(sum(part.num_bytes for part in parts), sum(part.flops for part in parts))
+
+    def _work_of_choices(self, requests: Requests) -> Work:
+        """What requests that are longer than a choice take."""
+        rows = num_rows(requests)
+        pairs = rows * self.top_k
+        products = self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)
+        flops = 2 * self.num_heads * (rows * products + pairs * (self.latent_dim + self.kv_lora_rank))
+        latents = sum(min(length, queries * self.top_k) for queries, length in requests) * self.latent_dim
+        others = self.num_heads * (products + rows * (self.query_dim + self.v_head_dim))
+        num_bytes = latents * DTYPE_BYTES[self.kv_cache_dtype] + others * DTYPE_BYTES[self.dtype]
+        return Work(num_bytes + 4 * pairs, flops)
 
     @property
     def backends(self) -> tuple[MixerBackend, ...]:

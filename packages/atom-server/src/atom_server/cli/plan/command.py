@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from atom_core.config import ConfigError, check_num_states
 from atom_core.garbage import no_collection
 from atom_core.host_memory import available_memory
 from atom_server.cli.model_impl import add_model_impl
+from atom_server.cli.plan.simulated import add_simulation, check_flags, simulated_lines
 from atom_server.cli.plan.tables import CACHE_WORDS, accelerator_lines, memory_lines
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = """\
 Work out a model's memory from its config, without reading its weights: the weights in each number format, the KV
 cache per token, and how many tokens and requests fit in a given memory, or on accelerators. A checkpoint that the
-engine would refuse is said to be refused, in the engine's words; its sizes are shown all the same."""
+engine would refuse is said to be refused, in the engine's words; its sizes are shown all the same. With --simulate, how
+long steps would take on a system that need not be here, what they wait for, and where more ranks gain little."""
 EXAMPLES = """\
 examples:
   atom plan
@@ -28,6 +31,7 @@ examples:
   atom plan --model ./my-model --context 8192 --requests 16
   atom plan --model Qwen/Qwen3-235B-A22B --on MI300X
   atom plan --model ./my-model --on all --kv-cache-dtype fp8
+  atom plan --model deepseek-ai/DeepSeek-R1 --simulate 8xMI300X --kv-cache-dtype fp8
 """
 
 _GIB = 2**30
@@ -46,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", type=_memory, metavar="SIZE", help="such as 16GiB (default: what is available here)"
     )
     parser.add_argument(
-        "--on", metavar="ACCELERATOR", help="plan for 1 to 8 of MI300X, MI300A, MI355X, H100, H200, or all of these"
+        "--on",
+        metavar="ACCELERATOR",
+        help="plan for 1 to 8 of MI300X, MI300A, MI325X, MI355X, H100, H200, B200, GB200, or all of these",
     )
     parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as engines hold them)")
     parser.add_argument(
@@ -69,15 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="drafts of a request in one step, for each of which some models keep a state (default: none)",
     )
+    add_simulation(parser, _count)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; 1 where the model does not fit in any number format."""
+    check_flags(args)
     # Half a million objects are made here and all are kept: collections would cost a tenth of the time.
     with no_collection():
         from atom_core.models import (
             UnknownAcceleratorError,
+            UnknownSystemError,
             find_accelerators,
+            find_system,
             model_requirements,
             open_checkpoint,
             resolve_config,
@@ -87,6 +97,10 @@ def run(args: argparse.Namespace) -> int:
             accelerators = find_accelerators(args.on) if args.on else ()
         except UnknownAcceleratorError as error:
             raise ConfigError(f"--on: {error}") from None
+        try:
+            system = find_system(args.simulate) if args.simulate else None
+        except UnknownSystemError as error:
+            raise ConfigError(f"--simulate: {error}") from None
         checkpoint, num_drafts = open_checkpoint(resolve_config(args.model)), args.num_speculative_tokens
         check_num_states(num_drafts, checkpoint.architecture)
         needs = model_requirements(checkpoint, args.model_impl, num_drafts=num_drafts)
@@ -96,6 +110,10 @@ def run(args: argparse.Namespace) -> int:
     if args.context and args.context > needs.max_model_len:
         print(f"warning: {args.context} tokens are more than the model was made for")
     print()
+    if system is not None:
+        lines, fits = simulated_lines(needs, system, args)
+        print("\n".join(lines))
+        return 0 if fits else 1
     if accelerators:
         return 0 if _print_for(accelerators, needs, args) else 1
     memory = args.memory or available_memory()
@@ -108,8 +126,9 @@ def run(args: argparse.Namespace) -> int:
 def _print_for(accelerators: Sequence[Accelerator], needs: ModelRequirements, args: argparse.Namespace) -> bool:
     """Print a table for each format in which some of the accelerators hold the weights; whether the model fits any."""
     by_format: dict[str, list[Accelerator]] = {}
+    held_format = functools.cache(needs.held_format)  # several accelerators are of one architecture
     for accelerator in accelerators:
-        by_format.setdefault(args.weights or needs.held_format(accelerator.platform), []).append(accelerator)
+        by_format.setdefault(args.weights or held_format(accelerator.platform), []).append(accelerator)
     any_fits = False
     for place, (weights, alike) in enumerate(by_format.items()):
         lines, fits = accelerator_lines(

@@ -29,19 +29,19 @@ def memory_lines(
     rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "requests that fit")]
     any_fits = False
     for weight_format, weight_bytes in needs.weight_bytes.items():
-        for cache in [_cache(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
+        for cache in [cache_format(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
             per_token, each = needs.kv_bytes_per_token[cache], needs.kv_bytes(context, cache)
             total = weight_bytes + requests * each
             fits = memory is not None and total <= memory
             any_fits |= fits
             room = "?" if memory is None else str(max(0, memory - weight_bytes) // each)
             verdict = "?" if memory is None else "yes" if fits else "no"
-            sizes = (_size(weight_bytes), cache.name, _size(per_token), _size(requests * each), _size(total))
+            sizes = (size(weight_bytes), cache.name, size(per_token), size(requests * each), size(total))
             rows.append((weight_format, *sizes, verdict, room))
     end = (
         "memory unknown"
         if memory is None
-        else f"memory: {_size(memory)}; activations and the process itself come on top"
+        else f"memory: {size(memory)}; activations and the process itself come on top"
     )
     planned = f"planned: {requests} x {context} tokens"
     remarks = _remarks(needs, needs.weight_bytes)
@@ -69,8 +69,8 @@ def accelerator_lines(
     """
     from atom_core.models import DEVICE_COUNTS, place
 
-    _check("--weights", weights, needs.weight_bytes)
-    cache = _cache(kv_cache_dtype, weights)
+    check_format("--weights", weights, needs.weight_bytes)
+    cache = cache_format(kv_cache_dtype, weights)
     per_request = [f"requests of {context}" for context in contexts]
     rows = [("accelerator", "memory", "devices", "weights each", "room each", "longest request", *per_request)]
     too_small: list[str] = []
@@ -81,8 +81,8 @@ def accelerator_lines(
         if not fitting:
             too_small.append(accelerator.name)
     lines = [
-        f"weights {weights}, {_size(needs.weight_bytes[weights])}; KV cache {cache.name}, "
-        f"{_size(needs.kv_bytes_per_token[cache])} a token",
+        f"weights {weights}, {size(needs.weight_bytes[weights])}; KV cache {cache.name}, "
+        f"{size(needs.kv_bytes_per_token[cache])} a token",
         "",
     ]
     if len(rows) > 1:
@@ -103,8 +103,8 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
         accelerator.name,
         f"{accelerator.memory_bytes // 10**9} GB",
         str(placement.num_devices),
-        _size(placement.weight_bytes),
-        _size(placement.cache_bytes),
+        size(placement.weight_bytes),
+        size(placement.cache_bytes),
         str(placement.longest_request),
         *(str(placement.num_requests(context)) for context in contexts),
     )
@@ -119,15 +119,15 @@ def _remarks(needs: ModelRequirements, formats: Collection[str], accelerator: Ac
     others = ", ".join(name for name in formats if name not in (published, held))
     lines = [f"{others}: the same model from a checkpoint in bfloat16"] if others else []
     if published in needs.weight_bytes and held != published:
-        size = (
-            "the size of the files" if published in formats else f"{_size(needs.weight_bytes[published])} in the files"
+        in_files = (
+            "the size of the files" if published in formats else f"{size(needs.weight_bytes[published])} in the files"
         )
         reason = needs.why_not_kept(platform)
-        lines.append(f"{published}: {size}; this version holds these weights in {held}, since {reason}")
+        lines.append(f"{published}: {in_files}; this version holds these weights in {held}, since {reason}")
     return lines
 
 
-def _cache(word: str, weight_format: str) -> CacheFormat:
+def cache_format(word: str, weight_format: str) -> CacheFormat:
     """How numbers are cached; "auto" is the dtype of activations: float32 for weights in float32, else bfloat16."""
     from atom_core.models import PLANNED_FLOAT8
 
@@ -136,12 +136,18 @@ def _cache(word: str, weight_format: str) -> CacheFormat:
     return CacheFormat.asked(word, "float32" if weight_format == "float32" else "bfloat16", PLANNED_FLOAT8)
 
 
-def _check(flag: str, value: str, allowed: Collection[str]) -> None:
+def check_format(flag: str, value: str, allowed: Collection[str]) -> None:
+    """Refuse a format that is none of the model's.
+
+    Raises:
+        ConfigError: it names the flag, and what is allowed.
+    """
     if value not in allowed:
         raise ConfigError(f"{flag} {value!r}: this model can be planned with {', '.join(allowed)}")
 
 
-def _size(num_bytes: int) -> str:
+def size(num_bytes: int) -> str:
+    """Bytes for people."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:.1f} {unit}"
