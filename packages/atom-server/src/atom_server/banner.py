@@ -71,9 +71,11 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
 def _machine(info: EngineInfo) -> str:
     size, num_engines = info.tensor_parallel_size, info.data_parallel_size
     stages = info.pipeline_parallel_size
-    ranks = f"{size} ranks (tensor parallel) on " if size > 1 else ""
+    kind = "tensor parallel, whole experts on each" if info.enable_expert_parallel else "tensor parallel"
+    of_layer = f"{size} ranks ({kind})" if size > 1 else ""
+    ranks = f"{of_layer} on " if of_layer else ""
     if stages > 1:
-        ranks = f"{stages} stages (pipeline parallel){f' of {size} ranks (tensor parallel)' if size > 1 else ''} on "
+        ranks = f"{stages} stages (pipeline parallel){f' of {of_layer}' if of_layer else ''} on "
     engines = f"{num_engines} engines (data parallel)" if num_engines > 1 else ""
     of = (" of " if ranks else " on ") if engines else ""
     each = " each" if size * stages * num_engines > 1 else ""

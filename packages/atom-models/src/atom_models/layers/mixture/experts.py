@@ -133,8 +133,11 @@ class Experts(Layer):
         self._slots_of = self._share.slots_of_ids(self._context)
 
     def sizes_told_apart(self, most_tokens: int) -> list[int]:
-        """Numbers of tokens that launch different kernels, once there are weights; see `BoundPlan`."""
-        return [] if self._bound is None else self._bound.sizes_told_apart(most_tokens)
+        """Numbers of tokens that launch different kernels, once there are weights; see `BoundPlan`.
+
+        None where ranks hold unequal numbers of experts: they run the same steps, for the same numbers of tokens.
+        """
+        return self._bound.sizes_told_apart(most_tokens) if self._bound is not None and self._share.is_even else []
 
     @property
     def _plan(self) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,11 +42,16 @@ class ExpertPlacement:
         """Equal runs of experts; where these do not come out even, the first ranks hold one more."""
         each, left = divmod(num_experts, num_ranks)
         starts = [rank * each + min(rank, left) for rank in range(num_ranks + 1)]
-        return cls(tuple(tuple(range(*ends)) for ends in zip(starts, starts[1:], strict=False)))
+        return cls(tuple(tuple(range(*ends)) for ends in pairwise(starts)))
 
     @property
     def num_experts(self) -> int:
         return len({expert for of_rank in self.slots for expert in of_rank})
+
+    @property
+    def is_even(self) -> bool:
+        """Every rank has as many slots."""
+        return len({len(of_rank) for of_rank in self.slots}) == 1
 
     def slots_on(self, rank: int) -> list[list[int]]:
         """A rank's slot of each expert, or the number of its slots where another rank has the copy: a list for a turn.
@@ -126,7 +132,14 @@ class ExpertShare:
 
     @property
     def num_absent(self) -> int:
-        return len(self.absent)
+        """Slots of other ranks."""
+        slots = () if self.placement is None else self.placement.slots
+        return sum(len(of_rank) for of_rank in slots) - len(self.experts) if slots else 0
+
+    @property
+    def is_even(self) -> bool:
+        """Other ranks launch the same kernels for a number of tokens."""
+        return self.placement is None or self.placement.is_even
 
     def slots_of_ids(self, context: BuildContext) -> SlotsOfIds | None:
         """What finds its slots, on its device; None where these are the ids."""
