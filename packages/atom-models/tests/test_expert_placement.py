@@ -8,13 +8,22 @@ import pytest
 import torch
 
 from atom_kernels.protocols import SingleRank
-from atom_models import BuildContext, build_model, load_weights, num_idle_weights, open_checkpoint
+from atom_models import (
+    BuildContext,
+    CheckpointError,
+    build_model,
+    load_weights,
+    num_idle_weights,
+    open_checkpoint,
+)
 from atom_models.groups import Groups
 from atom_models.layers import Experts, MoEConfig
 from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds, place_contiguously
 from atom_models.quantization import choose_quantization
+from atom_models.requirements import check_shared
 from atom_models.weights import load_dummy_weights, load_named_weights
+from converted_gguf import write_gguf
 from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_architectures import make_tiny
 
@@ -158,3 +167,31 @@ def test_one_rank_places_nothing():
     layer = Experts(MoEConfig(E, K, D, I), BuildContext(place_experts=place_contiguously), prefix="m.experts")
     load_dummy_weights(layer)
     assert layer.problem.num_absent == 0
+
+
+def test_sizes_inside_an_expert_need_not_come_out_even(tmp_path):
+    checkpoint = open_checkpoint(make_tiny("qwen3_moe", tmp_path / "m", moe_intermediate_size=30))
+    with pytest.raises(CheckpointError, match="intermediate_size of an expert is 30"):
+        check_shared(checkpoint, BuildContext(), 4)
+    check_shared(checkpoint, BuildContext(place_experts=place_contiguously), 4)
+
+
+def test_ranks_with_unequal_numbers_of_experts_run_the_same_steps_before_the_first():
+    """Each has other kernels for other numbers of tokens, and a step takes all ranks."""
+    sizes = {}
+    for count in (2, 3):
+        placement = ExpertPlacement.contiguous(6 if count == 2 else 7, count)
+        layer = Experts(MoEConfig(placement.num_experts, K, D, I), context_of(placement, 0), prefix="m.experts")
+        load_dummy_weights(layer)
+        sizes[placement.is_even] = layer.sizes_told_apart(100)
+    assert sizes[True]
+    assert sizes[False] == []
+
+
+def test_experts_of_a_gguf_file_are_read_by_their_owners(tmp_path):
+    file = write_gguf(make_tiny("mixtral", tmp_path / "m"), tmp_path / "m.gguf")
+    checkpoint = open_checkpoint(file)
+    model = build_model(checkpoint, BuildContext(groups=Groups(OneOf(1, 2)), place_experts=place_contiguously))
+    load_weights(model, checkpoint, progress=False)
+    [first, *_] = [layer for layer in loadable(model) if isinstance(layer, Experts)]
+    assert not [name for name in expected_weights(first) if ".experts.0." in name]
