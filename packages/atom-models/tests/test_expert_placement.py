@@ -130,6 +130,12 @@ def test_a_row_that_may_not_depend_on_others_takes_the_first_copy():
     assert slots_of(torch.tensor([[1], [1]], dtype=torch.int32)).tolist() == [[1], [1]]
 
 
+def test_kernels_are_told_of_all_slots_that_rows_go_to():
+    placement = ExpertPlacement(((0, 1, 2, 3), (4, 5, 6, 0, 0)))
+    problems = [make_experts(placement, rank).problem for rank in range(2)]
+    assert [(problem.num_experts, problem.num_absent) for problem in problems] == [(4, 5), (5, 4)]
+
+
 def test_a_part_of_the_experts_is_as_idle_as_all_of_them():
     placement = ExpertPlacement.contiguous(E, 2)
     layers = [make_experts(placement, rank) for rank in range(2)]
