@@ -175,6 +175,30 @@ def test_one_rank_places_nothing():
     assert layer.problem.num_absent == 0
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
+@pytest.mark.parametrize("num_tokens", [1, 5, 700])
+def test_slots_are_found_on_a_gpu_without_a_wait_and_in_a_graph(num_tokens):
+    placement = ExpertPlacement(((0, 1, 2, 3), (4, 5, 6, 0, 0)))
+    context = context_of(placement, 1, device="cuda", dtype=torch.bfloat16)
+    layer = Experts(MoEConfig(E, K, D, I + 4), context, prefix="m.experts")
+    load_dummy_weights(layer)
+    x, gates, ids = (one.cuda() for one in inputs(num_tokens))
+    given = x.bfloat16(), gates, ids
+    layer(*given)
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        expected = layer(*given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = layer(*given)
+    graph.replay()
+    assert torch.equal(captured, expected)
+    assert captured.float().abs().max() > 0
+
+
 def test_sizes_inside_an_expert_need_not_come_out_even(tmp_path):
     checkpoint = open_checkpoint(make_tiny("qwen3_moe", tmp_path / "m", moe_intermediate_size=30))
     with pytest.raises(CheckpointError, match="intermediate_size of an expert is 30"):
