@@ -94,6 +94,15 @@ def test_any_placement_gives_the_sum_of_one_rank(config):
         assert torch.allclose(total, expected, atol=1e-4), placement
 
 
+def test_random_weights_are_those_of_one_rank_wherever_experts_are():
+    whole, placement = make_experts(), ExpertPlacement.contiguous(E, 3)
+    layers = [make_experts(placement, rank) for rank in range(3)]
+    for layer in (whole, *layers):
+        load_dummy_weights(layer, seed=4)
+    total = sum(layer(*inputs()) for layer in layers)
+    assert torch.allclose(total, whole(*inputs()), atol=1e-9)
+
+
 def test_runs_of_experts_that_do_not_come_out_even_differ_by_one():
     assert ExpertPlacement.contiguous(7, 3).slots == ((0, 1, 2), (3, 4), (5, 6))
 
