@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensor-parallel-size", "-tp", type=int, default=1, help="GPUs that share each layer, of both"
     )
+    parser.add_argument(
+        "--enable-expert-parallel", action="store_true", help="each of these GPUs holds whole experts, of both"
+    )
     parser.add_argument("--max-model-len", type=int, help="of both engines (default: 16384, or what the sizes need)")
     parser.add_argument(
         "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="setting of our engine"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_NUM_SEQS = 256
 MAX_BATCHED_TOKENS = 16384
@@ -14,13 +14,20 @@ MEMORY_SHARE = 0.85
 HEAD_START = 64
 
 
+class Parallel(NamedTuple):
+    """How an engine is spread over GPUs, in the words of both."""
+
+    tensor_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+
+
 class Atom:
     """`LLMEngine` in this process."""
 
     name = "atom"
 
     def __init__(
-        self, model: Path, *, max_model_len: int, prefix_caching: bool, num_ranks: int, settings: dict[str, Any]
+        self, model: Path, *, max_model_len: int, prefix_caching: bool, parallel: Parallel, settings: dict[str, Any]
     ) -> None:
         from atom_core import LLMEngine, __version__
 
@@ -37,7 +44,7 @@ class Atom:
             skip_tokenizer_init=True,
             dtype="bfloat16",
             enable_prefix_caching=prefix_caching,
-            tensor_parallel_size=num_ranks,
+            **parallel._asdict(),
             **(limits | settings),
         )
         info = self._engine.info
@@ -85,7 +92,7 @@ class Vllm:
     name = "vllm"
 
     def __init__(
-        self, model: Path, *, max_model_len: int, prefix_caching: bool, num_ranks: int, settings: dict[str, Any]
+        self, model: Path, *, max_model_len: int, prefix_caching: bool, parallel: Parallel, settings: dict[str, Any]
     ) -> None:
         import vllm  # pyright: ignore[reportMissingImports]
 
@@ -100,7 +107,7 @@ class Vllm:
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
-            tensor_parallel_size=num_ranks,
+            **parallel._asdict(),
         )
         self._llm.apply_model(fill_as_ours)
         cache = self._llm.llm_engine.vllm_config.cache_config

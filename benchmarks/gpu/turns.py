@@ -85,7 +85,7 @@ def take_turns(model: str, options: argparse.Namespace) -> Iterator[dict[str, An
         order += [options.vs] if options.once else [options.vs, "atom"]
     label = model if options.num_layers is None else f"{model} ({options.num_layers} layers)"
     if (num_ranks := options.tensor_parallel_size) > 1:
-        label += f" (tensor parallel {num_ranks})"
+        label += f" (tensor parallel {num_ranks}{', whole experts' if options.enable_expert_parallel else ''})"
     with tempfile.TemporaryDirectory() as folder:
         path = write_config(model, Path(folder), options.num_layers)
         for turn, engine in enumerate(order):
@@ -106,6 +106,7 @@ def _run(
     settings = {
         "engine": engine, "in_vllm": options.in_vllm, "model": str(model), "max_model_len": options.max_model_len,
         "tensor_parallel_size": options.tensor_parallel_size,
+        "enable_expert_parallel": options.enable_expert_parallel,
         "sizes": {
             "batch_sizes": options.batch_sizes, "contexts": options.contexts, "prompts": options.prompts,
             "repeats": options.repeats, "long_batch_sizes": options.long_batch_sizes,

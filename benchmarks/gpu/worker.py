@@ -26,7 +26,7 @@ def main() -> None:
         Path(settings["model"]),
         max_model_len=settings["max_model_len"],
         prefix_caching=settings["prefix_caching"],
-        num_ranks=settings["tensor_parallel_size"],
+        parallel=engines.Parallel(settings["tensor_parallel_size"], settings["enable_expert_parallel"]),
         settings=settings["engine_options"],
     )
 

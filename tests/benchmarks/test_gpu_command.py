@@ -114,6 +114,20 @@ def test_what_needs_settings_of_its_own_gets_a_process_and_only_in_the_first_tur
     assert again.scenarios == ["decode"]
 
 
+def test_both_engines_are_told_to_hold_whole_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def told_by(given: list[str], *_: Any, **__: Any) -> Any:
+        asked.append(json.loads(given[-1]))
+        yield from ()
+
+    monkeypatch.setattr(turns, "told_by", told_by)
+    options = options_of("decode", "--vs", "vllm", "--once", "-tp", "2", "--enable-expert-parallel")
+    assert not list(turns.take_turns("qwen3-30b-a3b", options))
+    parallel = [(one["engine"], one["tensor_parallel_size"], one["enable_expert_parallel"]) for one in asked]
+    assert parallel == [("atom", 2, True), ("vllm", 2, True)]
+
+
 def test_a_long_context_is_let_in_by_both_engines() -> None:
     assert command.longest_request(options_of("decode")) == 16384
     assert command.longest_request(options_of("long")) == 32768 + 512

@@ -22,7 +22,7 @@ from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.platform import AITER_ARCHES, Platform
 from atom_kernels.select import select
-from atom_server.cli.main import build_parser, main
+from atom_server.cli.main import build_parser
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "amd.md").read_text()
@@ -141,14 +141,7 @@ def recipes() -> list[list[str]]:
     return [shlex.split(command) for command in commands]
 
 
-def test_the_recipe_with_expert_parallelism_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]):
-    [command] = [recipe for recipe in recipes() if "--enable-expert-parallel" in recipe]
-    assert main(command) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "enable_expert_parallel is not supported by this version of ATOM" in line
-
-
-def test_the_settings_of_the_other_recipes_are_taken():
-    others = [recipe for recipe in recipes() if "--enable-expert-parallel" not in recipe]
-    found = [EngineArgs.from_cli_args(build_parser().parse_args(recipe), leave_out={"port"}) for recipe in others]
-    assert [args.tensor_parallel_size for args in found] == [4, 8]
+def test_the_settings_of_the_recipes_are_taken():
+    found = [EngineArgs.from_cli_args(build_parser().parse_args(recipe), leave_out={"port"}) for recipe in recipes()]
+    assert [args.tensor_parallel_size for args in found] == [8, 4, 8]
+    assert [args.enable_expert_parallel for args in found] == [True, False, False]

@@ -62,10 +62,10 @@ def outputs(engine: LLMEngine, prompts: Any = PROMPTS, params: Any = PARAMS) -> 
     return [output["token_ids"] for output in found]
 
 
-def assert_ranks_change_no_token(model: Path, ranks: SharedRanks) -> None:
+def assert_ranks_change_no_token(model: Path, ranks: SharedRanks, **settings: Any) -> None:
     found = []
     for where in (None, ranks):
-        with make_engine(model, where) as engine:
+        with make_engine(model, where, **settings) as engine:
             found.append(outputs(engine))
     assert found[0] == found[1]
 

@@ -36,6 +36,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "data_parallel_size": 1,
         "data_parallel_rank": 0,
         "pipeline_parallel_size": 1,
+        "enable_expert_parallel": False,
     },
     "config.sections.CompileConfig": {
         "level": 0,

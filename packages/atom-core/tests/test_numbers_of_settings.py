@@ -66,7 +66,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "pipeline_parallel_size": (1, 1, None),
     "decode_context_parallel_size": (1, 1, 1),
     "distributed_executor_backend": ("mp", ("mp",)),
-    "enable_expert_parallel": (False, (False,)),
+    "enable_expert_parallel": (False, BOOLEANS),
     "enable_dp_attention": (False, (False,)),
     "port": (8006, 1, 65535),
     "enforce_eager": (False, BOOLEANS),

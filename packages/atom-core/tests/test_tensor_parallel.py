@@ -14,6 +14,7 @@ import pytest
 
 from atom_core import SamplingParams
 from atom_core.messages import StructuredOutputParams
+from atom_models.architectures.registry import has_experts
 from converted_gguf import write_gguf
 from quantized_checkpoints import PUBLISHED, write_quantized
 from shared_ranks import (
@@ -199,6 +200,49 @@ def test_ranks_have_no_file_with_a_name(ranks):
         opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
         assert not [name for name in opened if name.startswith(tempfile.gettempdir()) and os.path.exists(name)]
         assert [name for name in opened if "memfd:atom-ranks" in name]
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("qwen3_moe", "deepseek_v3", "gpt_oss"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name, family in FAMILIES.items()
+            if has_experts(family.architecture) and name not in ("qwen3_moe", "deepseek_v3", "gpt_oss")
+        ),
+    ],
+)
+def test_two_ranks_of_whole_experts_give_the_tokens_of_one(family, ranks, tiny_family, expected):
+    with make_engine(tiny_family(family), ranks, enable_expert_parallel=True) as engine:
+        assert engine.info.enable_expert_parallel
+        assert outputs(engine) == expected(family)
+
+
+def test_experts_that_do_not_come_out_even_change_no_token(ranks, tmp_path):
+    folder = make_tiny("mixtral", tmp_path / "m", num_local_experts=5)
+    assert_ranks_change_no_token(folder, ranks, enable_expert_parallel=True)
+
+
+def test_quantized_experts_that_cannot_be_cut_change_no_token(ranks, tmp_path):
+    plain = make_tiny("qwen3_moe", tmp_path / "plain", moe_intermediate_size=32)
+    folder, _ = write_quantized(tmp_path, plain, PUBLISHED["mxfp4"])
+    assert_ranks_change_no_token(folder, ranks, enable_expert_parallel=True)
+
+
+@pytest.mark.slow
+def test_drafts_by_prediction_layers_of_whole_experts_change_no_token(ranks, tiny_family, expected):
+    speculation = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
+    given = {"speculative_config": speculation, "enable_expert_parallel": True}
+    with make_engine(tiny_family("qwen3_next"), ranks, **given) as engine:
+        assert outputs(engine) == expected("qwen3_next")
+        assert engine.stats.num_draft_tokens > 40
+
+
+@pytest.mark.slow
+def test_four_ranks_of_whole_experts_give_the_tokens_of_one(tiny_family, expected):
+    with make_engine(tiny_family("minimax_m2"), tensor_parallel_size=4, enable_expert_parallel=True) as engine:
+        assert outputs(engine) == expected("minimax_m2")
 
 
 @pytest.mark.slow

@@ -50,6 +50,28 @@ def test_experts_that_do_not_come_out_even_are_named(tmp_path: Path):
     assert "30" in refusal(folder, 4)
 
 
+def test_fewer_experts_than_ranks_that_need_one_are_named(tmp_path: Path):
+    folder = make_tiny("qwen3_moe", tmp_path / "m", num_experts=3, num_experts_per_tok=2)
+    says = refusal(folder, 4, enable_expert_parallel=True)
+    assert re.search(r"mlp.experts: there are 3 experts, and each of 4 tensor-parallel ranks needs one: give a", says)
+
+
+@pytest.mark.parametrize(
+    ("family", "num_ranks", "why"),
+    [
+        ("qwen3_moe", 2, None),
+        ("qwen3_moe", 1, "one rank has all experts (tensor_parallel_size is 1)"),
+        ("llama", 2, "LlamaForCausalLM has no experts"),
+    ],
+)
+def test_whole_experts_that_cannot_be_spread_are_told_in_a_line(family: str, num_ranks: int, why: str, tiny_family):
+    args = EngineArgs(model=str(tiny_family(family)), tensor_parallel_size=num_ranks, enable_expert_parallel=True)
+    config = resolve_config(args, open_checkpoint(args.model), detect_platform())
+    assert config.parallel.enable_expert_parallel == (why is None)
+    lines = [line for line in config.choices if line.startswith("enable_expert_parallel")]
+    assert lines == ([] if why is None else [f"enable_expert_parallel = off: {why}"])
+
+
 @pytest.mark.parametrize(
     ("family", "says"),
     [

@@ -62,6 +62,20 @@ def test_a_state_for_each_draft_is_planned(tmp_path: Path, capsys):
     )
 
 
+def test_accelerators_are_planned_with_whole_experts(tmp_path: Path, capsys):
+    """Six experts of a Mixtral on four devices: the first one holds two of them, where it held a quarter of each."""
+    folder = write_published_config("mixtral-8x7b", tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | {"num_local_experts": 6}
+    (folder / "config.json").write_text(json.dumps(config))
+    sizes = []
+    for flags in ((), ("--enable-expert-parallel",)):
+        _, text = plan(capsys, "--model", folder, "--on", "H100", "--weights", "bfloat16", *flags)
+        assert f"by --tensor-parallel-size{' and --enable-expert-parallel' if flags else ''} of `atom serve`" in text
+        [weights] = [row[3] for row in rows_of(text, "H100") if row[2] == "4"]
+        sizes.append(float(weights.removesuffix(" GiB")))
+    assert sizes[1] - sizes[0] == pytest.approx(0.5 * 32 * 3 * 4096 * 14336 * 2 / 2**30, abs=0.1)
+
+
 def test_longer_requests_are_fewer(tmp_path: Path, capsys):
     _, text = plan(capsys, "--model", write_published_config("llama-3.1-70b", tmp_path), "--on", "mi300x")
     rows = rows_of(text, "MI300X")

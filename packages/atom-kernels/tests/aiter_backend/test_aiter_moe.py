@@ -144,6 +144,7 @@ EXPERTS = {
     "a tile and a bit": ExpertsProblem(3, 2, 384, 129, FP16),
     "less than a tile": ExpertsProblem(8, 1, 128, 24, BF16),
     "every expert": ExpertsProblem(2, 2, 128, 40, BF16),
+    "some of other ranks": ExpertsProblem(2, 3, 128, 128, BF16, num_absent=4),
 }
 
 

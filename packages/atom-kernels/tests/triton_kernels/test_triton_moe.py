@@ -83,6 +83,11 @@ def test_ids_of_no_expert_add_nothing(few_pairs, num_tokens):
     assert triton_mismatch(problem, num_tokens, TileConfig(block_n=32, block_k=16), few_pairs, ids) is None
 
 
+def test_a_token_may_choose_more_experts_than_are_here():
+    problem, ids = ExpertsProblem(2, 4, 24, 16, torch.float32, num_absent=5), torch.tensor([[2, 2, 0, 1]])
+    assert triton_mismatch(problem, 1, TileConfig(block_n=32, block_k=16), 64, ids.int()) is None
+
+
 @pytest.mark.parametrize("rules", [{}, {"activation": "swiglu_oai", "bias": True}], ids=["silu", "swiglu_oai"])
 def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules):
     problem = ExpertsProblem(5, 2, 24, 16, torch.bfloat16, **rules)

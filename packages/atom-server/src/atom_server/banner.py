@@ -50,7 +50,7 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
     each = " in each engine" if info.data_parallel_size > 1 else ""
     return [
         ("model", f"{', '.join(state.served_names)} ({info.architecture})"),
-        ("runs on", _machine(info)),
+        ("runs on", describe_machine(info)),
         (
             "KV cache",
             f"{info.num_blocks} blocks of {info.block_size} = {info.num_cache_tokens} tokens{cache_dtype},"
@@ -68,12 +68,15 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
     ]
 
 
-def _machine(info: EngineInfo) -> str:
+def describe_machine(info: EngineInfo) -> str:
+    """What an engine runs on, and how it is spread over it."""
     size, num_engines = info.tensor_parallel_size, info.data_parallel_size
     stages = info.pipeline_parallel_size
-    ranks = f"{size} ranks (tensor parallel) on " if size > 1 else ""
+    kind = "tensor parallel, whole experts on each" if info.enable_expert_parallel else "tensor parallel"
+    of_layer = f"{size} ranks ({kind})" if size > 1 else ""
+    ranks = f"{of_layer} on " if of_layer else ""
     if stages > 1:
-        ranks = f"{stages} stages (pipeline parallel){f' of {size} ranks (tensor parallel)' if size > 1 else ''} on "
+        ranks = f"{stages} stages (pipeline parallel){f' of {of_layer}' if of_layer else ''} on "
     engines = f"{num_engines} engines (data parallel)" if num_engines > 1 else ""
     of = (" of " if ranks else " on ") if engines else ""
     each = " each" if size * stages * num_engines > 1 else ""

@@ -195,7 +195,11 @@ class EngineArgs:
     distributed_executor_backend: str = _parallel(
         "mp", "What starts the ranks: mp starts a process for each on this node.", choices=("mp", "ray")
     )
-    enable_expert_parallel: bool = _parallel(False, "Spread experts over devices.")
+    enable_expert_parallel: bool = _parallel(
+        False,
+        "Each of the devices that share a layer holds whole experts of a mixture, in place of a part of every expert "
+        "(see tensor-parallel.md).",
+    )
     enable_dp_attention: bool = _parallel(False, "Data-parallel attention.")
     port: int = _parallel(
         8006,

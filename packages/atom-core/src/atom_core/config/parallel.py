@@ -9,6 +9,7 @@ from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import ParallelConfig
+from atom_models.architectures.registry import has_experts
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def resolve_parallel(
-    args: EngineArgs, platform: Platform, choices: list[str], *, data_parallel_rank: int
+    args: EngineArgs, architecture: str, platform: Platform, choices: list[str], *, data_parallel_rank: int
 ) -> ParallelConfig:
     """The ranks of an engine, and the threads of each; a line for what was chosen goes to `choices`.
 
@@ -30,7 +31,22 @@ def resolve_parallel(
         data_parallel_size=args.data_parallel_size,
         data_parallel_rank=data_parallel_rank,
         pipeline_parallel_size=args.pipeline_parallel_size,
+        enable_expert_parallel=_has_experts_to_spread(args, architecture, choices),
     )
+
+
+def _has_experts_to_spread(args: EngineArgs, architecture: str, choices: list[str]) -> bool:
+    """Whether whole experts are spread over ranks; where that is asked for and cannot be seen, a line says why."""
+    if not args.enable_expert_parallel:
+        return False
+    reason = None
+    if not has_experts(architecture):
+        reason = f"{architecture} has no experts"
+    elif args.tensor_parallel_size == 1:
+        reason = "one rank has all experts (tensor_parallel_size is 1)"
+    if reason is not None:
+        choices.append(f"enable_expert_parallel = off: {reason}")
+    return reason is None
 
 
 def _num_ranks(args: EngineArgs) -> int:

@@ -53,7 +53,9 @@ def resolve_config(
         model=model,
         cache=_cache(args, model, platform, choices),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
-        parallel=resolve_parallel(args, platform, choices, data_parallel_rank=data_parallel_rank),
+        parallel=resolve_parallel(
+            args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank
+        ),
         compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
             directory=args.torch_profiler_dir or settings.profiler_dir(),

@@ -79,6 +79,7 @@ class ParallelConfig:
         data_parallel_size: engines that share the requests, each with all of these ranks.
         data_parallel_rank: this engine's number among them.
         pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
+        enable_expert_parallel: ranks that share a layer hold whole experts of a mixture, not a part of each.
     """
 
     num_threads: int
@@ -86,6 +87,7 @@ class ParallelConfig:
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
     pipeline_parallel_size: int = 1
+    enable_expert_parallel: bool = False
 
     @property
     def ranks_of_engine(self) -> int:

@@ -16,7 +16,9 @@ def refuse_unbuilt(args: EngineArgs) -> None:
     asked = {
         f"decode_context_parallel_size {args.decode_context_parallel_size}": args.decode_context_parallel_size > 1,
         "distributed_executor_backend ray": args.distributed_executor_backend == "ray",
-        "enable_expert_parallel": args.enable_expert_parallel,
+        f"enable_expert_parallel over {args.data_parallel_size} engines of one device": args.enable_expert_parallel
+        and args.data_parallel_size > 1
+        and args.tensor_parallel_size == 1,
         "enable_dp_attention": args.enable_dp_attention,
     }
     for what, is_asked in asked.items():

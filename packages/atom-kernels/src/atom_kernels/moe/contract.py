@@ -97,7 +97,7 @@ class ExpertMatrix:
 @dataclass(frozen=True)
 class ExpertsProblem:
     """Attributes:
-    num_experts, top_k: E and K.
+    num_experts, top_k: the experts that are here (E), and K.
     hidden_size, intermediate_size: D and I.
     dtype: the dtype of x, the weights and the result.
     activation: what is applied to the gate; backends refuse what they do not compute.
@@ -106,6 +106,7 @@ class ExpertsProblem:
     batch_invariant: the bits of a token's result depend on no other token.
     gate_up_format, down_format: the formats of the two products' matrices, by default plain numbers in `dtype`.
     input_format: what rows of both products may be rounded to where that makes them faster; None leaves them.
+    num_absent: experts that tokens choose too and that are not here, such as those of other ranks: their id is E.
     """
 
     num_experts: int
@@ -121,6 +122,7 @@ class ExpertsProblem:
     gate_up_format: WeightFormat = PLAIN_BY_DEFAULT
     down_format: WeightFormat = PLAIN_BY_DEFAULT
     input_format: WeightFormat | None = None
+    num_absent: int = 0
 
     def __post_init__(self) -> None:
         check_activation(self.activation)
@@ -135,6 +137,11 @@ class ExpertsProblem:
             "gate_up": ExpertMatrix("gate_up", 2 * size, hidden, self.gate_up_format),
             "down": ExpertMatrix("down", hidden, size, self.down_format),
         }
+
+    @property
+    def num_routed(self) -> int:
+        """Experts among which tokens choose, here or not."""
+        return self.num_experts + self.num_absent
 
     @property
     def is_plain(self) -> bool:
@@ -187,7 +194,7 @@ def experts(
 
     An expert is ``down(activation(gate(x), up(x)))``. Sums are float32; what is between two products is rounded to x's
     dtype, as is the result. The experts of a token are added in the order of `ids_TK`, and the base at last. An id of
-    -1 adds nothing; AITER's kernels do not take one.
+    no expert here adds nothing; AITER's kernels take E alone as such an id, where experts are absent.
 
     Args:
         problem: sizes and activation.

@@ -81,7 +81,7 @@ def _experts_supports(problem: ExpertsProblem, platform: Any) -> str | None:
 def _experts_max_rows(problem: ExpertsProblem, platform: Any) -> int | None:
     if problem.dtype == torch.float32:
         return None
-    rows_of_all = _FEW_ROWS * max(1, problem.num_experts // problem.top_k)
+    rows_of_all = _FEW_ROWS * max(1, problem.num_routed // problem.top_k)
     if "amx_bf16" in platform.cpu_features:
         return rows_of_all // 4
     short = max(problem.hidden_size, problem.intermediate_size) <= _LONG
@@ -126,7 +126,7 @@ def bind_experts(
     sizes = tuple(c_int64(size) for size in shape)
     item_size = c_int64(dtype.itemsize)
     activation, alpha, limit = c_int64(_ACTIVATIONS[problem.activation]), c_float(problem.alpha), c_float(problem.limit)
-    passing = max(_PASSING_TOKENS, _PASSING_ROWS * problem.num_experts // problem.top_k)
+    passing = max(_PASSING_TOKENS, _PASSING_ROWS * problem.num_routed // problem.top_k)
     row_bytes = problem.hidden_size * dtype.itemsize
     top_k, empty_like, uint8 = problem.top_k, torch.empty_like, torch.uint8
 

@@ -122,7 +122,10 @@ def _expert_weights(problem: ExpertsProblem) -> dict[str, WeightSpec]:
 
 
 def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Generator) -> Any:
-    """Uneven experts, as in real models: the first are chosen most, some never. Odd numbers of rows have a base."""
+    """Uneven experts, as in real models: the first are chosen most, some never. Odd numbers of rows have a base.
+
+    Of those that are chosen every other one is here, where some are absent.
+    """
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
         return (torch.randn(*shape, generator=generator) * scale).to(problem.dtype)
@@ -134,11 +137,15 @@ def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Gene
         weights |= {name: parts[part] for part, name in matrix.tensors.items()}
         bias = f"{matrix.name}_bias"
         weights[bias] = random(problem.num_experts, matrix.rows) if problem.bias else None
-    slope = torch.linspace(2.0, -2.0, problem.num_experts)
-    logits = torch.randn(num_rows, problem.num_experts, generator=generator) + slope
-    routing = RoutingProblem(problem.num_experts, problem.top_k, renormalize=True)
+    slope = torch.linspace(2.0, -2.0, problem.num_routed)
+    logits = torch.randn(num_rows, problem.num_routed, generator=generator) + slope
+    routing = RoutingProblem(problem.num_routed, problem.top_k, renormalize=True)
     base = random(num_rows, problem.hidden_size) if num_rows % 2 else None
-    return weights, (random(num_rows, problem.hidden_size), *route(routing, logits), base)
+    weights_TK, ids_TK = route(routing, logits)
+    if problem.num_absent:
+        here = torch.where(ids_TK % 2 == 0, ids_TK // 2, problem.num_experts)
+        ids_TK = here.clamp(max=problem.num_experts).to(torch.int32)
+    return weights, (random(num_rows, problem.hidden_size), weights_TK, ids_TK, base)
 
 
 def _expert_problems() -> tuple[ExpertsProblem, ...]:
@@ -149,6 +156,8 @@ def _expert_problems() -> tuple[ExpertsProblem, ...]:
         ((5, 4, 40, 23), {"bias": True, "activation": "swiglu_oai"}),
         ((3, 2, 2100, 48), {"activation": "swiglu_oai"}),
         ((9, 2, 128, 176), {}),
+        ((3, 4, 128, 176), {"num_absent": 4}),
+        ((4, 3, 64, 32), {"bias": True, "activation": "swiglu_oai", "num_absent": 5}),
     )
     plain = tuple(ExpertsProblem(*shape, dtype, **rule) for shape, rule in rules for dtype in FLOATS)
     return (*plain, *_quantized_problems())
@@ -176,6 +185,7 @@ def _quantized_problems() -> tuple[ExpertsProblem, ...]:
     return (
         *alike,
         ExpertsProblem(4, 2, 64, 32, torch.bfloat16, gate_up_format=Mxfp4(), down_format=Mxfp4()),
+        ExpertsProblem(2, 3, 64, 32, torch.float32, gate_up_format=Mxfp4(), down_format=Mxfp4(), num_absent=3),
         ExpertsProblem(3, 1, 40, 24, torch.float32, gate_up_format=Integers(8), down_format=Integers(8)),
         ExpertsProblem(3, 2, 64, 32, torch.float32, gate_up_format=Integers(8)),
         *(
@@ -193,12 +203,13 @@ def _quantized_problems() -> tuple[ExpertsProblem, ...]:
 
 def _expert_work(problem: ExpertsProblem, num_rows: int) -> Work:
     """The weights of as many experts as the rows can reach on average, each read once."""
-    reached = problem.num_experts * (1 - (1 - problem.top_k / problem.num_experts) ** num_rows)
+    chosen = problem.top_k / problem.num_routed
+    reached = problem.num_experts * (1 - (1 - chosen) ** num_rows)
     matrices = problem.matrices.values()
     weights = sum(num_bytes(matrix.held, matrix.rows, matrix.columns) for matrix in matrices)
     moved = reached * weights + 2 * num_rows * problem.hidden_size * problem.dtype.itemsize
     products = 3 * problem.hidden_size * problem.intermediate_size
-    return Work(int(moved), 2 * num_rows * problem.top_k * products)
+    return Work(int(moved), 2 * int(num_rows * chosen * problem.num_experts) * products)
 
 
 MOE_EXPERTS = Op(

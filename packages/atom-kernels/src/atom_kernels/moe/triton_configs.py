@@ -70,7 +70,8 @@ class ExpertsConfig:
 
 def tuning_key(problem: ExpertsProblem) -> str:
     """The key of a problem's tuned configurations."""
-    sizes = f"{problem.num_experts}x{problem.top_k} experts {problem.hidden_size}x{problem.intermediate_size}"
+    among = f" of {problem.num_routed}" if problem.num_absent else ""
+    sizes = f"{problem.num_experts}x{problem.top_k} experts{among} {problem.hidden_size}x{problem.intermediate_size}"
     held = [matrix.held for matrix in problem.matrices.values()]
     names = dict.fromkeys(one.name for one in held if one.codes is not Codes.PLAIN)
     return " ".join((sizes, str(problem.dtype).removeprefix("torch."), *names))
@@ -108,7 +109,7 @@ def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
         # Float32 products do not use tensor cores.
         tile = TileConfig(block_m=16, block_n=32, block_k=32, num_stages=2)
         return ExpertsConfig(tile, tile)
-    pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
+    pairs_of_expert = num_tokens * problem.top_k / problem.num_routed
     if pairs_of_expert <= 8:
         tile = TileConfig(16, 64, 128, swap=True)
     elif pairs_of_expert <= 24:
@@ -141,7 +142,7 @@ def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfi
 
     Rows are rounded where that was measured to pay, which tuned configurations say.
     """
-    pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
+    pairs_of_expert = num_tokens * problem.top_k / problem.num_routed
     if problem.dtype.itemsize == 4:
         tile = TileConfig(block_m=16, block_n=64, block_k=128, swap=True, num_stages=2)
     elif pairs_of_expert <= 8:

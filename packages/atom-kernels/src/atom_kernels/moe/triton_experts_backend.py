@@ -164,7 +164,9 @@ class TritonExperts:
         problem, shape = self._problem, self._shapes[name]
         reachable = min(problem.num_experts, pairs.count)
         num_slots, pairs_block = reachable, self._pairs_block(pairs.count)
-        if not pairs_block:
+        if pairs_block == 1:
+            num_slots = pairs.count  # one token's, which may be more than there are experts here
+        elif not pairs_block:
             num_slots = (pairs.count + reachable * (tile.block_m - 1)) // tile.block_m
         num_tiles = -(-shape["WIDTH"] // tile.block_n)
         x_scale = None
@@ -230,7 +232,7 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
 def _max_rows(problem: ExpertsProblem, platform: Any) -> int | None:
     if why_not_grouped(problem, platform) is not None:
         return None
-    return max(1, _PAIRS_FOR_GROUPED * problem.num_experts // problem.top_k)
+    return max(1, _PAIRS_FOR_GROUPED * problem.num_routed // problem.top_k)
 
 
 def _tolerance(problem: ExpertsProblem) -> Tolerance:

@@ -39,7 +39,7 @@ _ROTATIONS = 4
 
 def candidates(problem: ExpertsProblem, num_tokens: int) -> list[TileConfig]:
     """About as many as can be compiled and timed in a minute."""
-    pairs_of_expert = num_tokens * problem.top_k / problem.num_experts
+    pairs_of_expert = num_tokens * problem.top_k / problem.num_routed
     if not problem.is_plain:
         return _packed_candidates(problem, pairs_of_expert)
     if pairs_of_expert > 40:
@@ -100,8 +100,8 @@ class ExpertsSubject(Subject):
     def _make(self, part: str, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of a part's input and the experts that they go to, evenly."""
         problem = self._problem
-        scores = torch.rand(num_rows, problem.num_experts, generator=self._generator, device="cuda")
-        ids = scores.topk(problem.top_k).indices.to(torch.int32)
+        scores = torch.rand(num_rows, problem.num_routed, generator=self._generator, device="cuda")
+        ids = scores.topk(problem.top_k).indices.clamp(max=problem.num_experts).to(torch.int32)
         if part == "gate_up":
             return self._random(num_rows, problem.hidden_size), ids
         return self._random(num_rows * problem.top_k, problem.intermediate_size), ids

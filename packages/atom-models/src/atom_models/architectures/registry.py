@@ -71,6 +71,11 @@ class Architecture:
         return GATED_DELTA_NET in self.features
 
     @property
+    def has_experts(self) -> bool:
+        """Whether some of its layers are mixtures of experts."""
+        return MIXTURE_OF_EXPERTS in self.features
+
+    @property
     def has_sparse_attention(self) -> bool:
         """Whether an index of its layers chooses what they attend to."""
         return SPARSE_ATTENTION in self.features
@@ -179,6 +184,11 @@ def describe_architecture(name: str) -> Architecture:
 def keeps_states(name: str) -> bool:
     """Whether some layers of an architecture keep one state a request; False for one that has no file here."""
     return name in _ARCHITECTURES and _ARCHITECTURES[name].keeps_states
+
+
+def has_experts(name: str) -> bool:
+    """Whether some layers of an architecture are mixtures of experts; False for one that has no file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].has_experts
 
 
 def has_sparse_attention(name: str) -> bool:

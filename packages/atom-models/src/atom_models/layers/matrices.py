@@ -113,7 +113,8 @@ class MatrixStack:
         device: where they are gathered.
         held: the format in which they are gathered; None is that of the first one's layout.
         num_rows: how many rows the stack has, where they are more than those of its matrices; the last are zeros.
-        num_experts: how many experts there are; None where the layer has none.
+        experts: the expert of each place of the stack, by its id; None where the layer has none. Of tensors that hold
+            all experts the others are left out.
         keeps_bias: this rank adds the biases; otherwise they are expected, and dropped.
 
     Raises:
@@ -133,7 +134,7 @@ class MatrixStack:
         *,
         held: WeightFormat | None = None,
         num_rows: int | None = None,
-        num_experts: int | None = None,
+        experts: Sequence[int] | None = None,
         keeps_bias: bool = True,
     ) -> None:
         self.matrices, self._device, self._keeps_bias = tuple(matrices), device, keeps_bias
@@ -144,7 +145,11 @@ class MatrixStack:
             heights[matrix.expert] += matrix.num_rows_on_rank
         first, last = matrices[0].columns
         self.shape = (num_rows or max(heights.values()), last - first)
-        self._leading = () if num_experts is None else (num_experts,)
+        self._leading = () if experts is None else (len(experts),)
+        # Where an expert lies in the stack.
+        self._places: dict[int | None, list[int]] = {}
+        for place, expert in enumerate(experts or ()):
+            self._places.setdefault(expert, []).append(place)
         try:
             self.weight_format = held or format_on_rank(matrices[0].layout.weight_format, matrices)
         except ValueError as error:
@@ -188,7 +193,8 @@ class MatrixStack:
         stored = {part: waiting[full] for part, full in names.items()}
         if matrix.num_experts is None:
             self._place(matrix, stored, matrix.expert)
-        for expert in range(matrix.num_experts or 0):
+            return
+        for expert in self._places:
             self._place(matrix, {part: tensor[expert] for part, tensor in stored.items()}, expert)
 
     def take(self, wanted: WeightFormat | None = None) -> dict[str, torch.Tensor]:
@@ -217,14 +223,17 @@ class MatrixStack:
             return
         if self._bias is None:
             self._bias = self._no_bias()
-        first = self._starts[matrix]
-        target = self._bias if matrix.expert is None else self._bias[matrix.expert]
         if matrix.interleaved:
             bias = _gate_before_up(bias.unsqueeze(-1)).squeeze(-1)
-        for rows in matrix.rows:
-            last = first + rows[1] - rows[0]
-            target[..., first:last].copy_(bias[..., slice(*rows)])
-            first = last
+        experts = self._places if matrix.num_experts is not None else (matrix.expert,)
+        for expert in experts:
+            own = bias if matrix.num_experts is None else bias[expert]
+            for target in self._targets(self._bias, expert):
+                first = self._starts[matrix]
+                for rows in matrix.rows:
+                    last = first + rows[1] - rows[0]
+                    target[first:last].copy_(own[slice(*rows)])
+                    first = last
 
     def _place(self, matrix: StoredMatrix, stored: Mapping[str, torch.Tensor], expert: int | None) -> None:
         first = self._starts[matrix]
@@ -232,9 +241,13 @@ class MatrixStack:
             last = first + rows[1] - rows[0]
             for name, part in parts.items():
                 height = self.weight_format.parts[name].rows
-                target = self._tensor(name) if expert is None else self._tensor(name)[expert]
-                target[first // height : -(-last // height)].copy_(part)
+                for target in self._targets(self._tensor(name), expert):
+                    target[first // height : -(-last // height)].copy_(part)
             first = last
+
+    def _targets(self, tensor: torch.Tensor, expert: int | None) -> list[torch.Tensor]:
+        """The parts of a tensor of the stack that hold an expert, or all of it where there are none."""
+        return [tensor] if expert is None else [tensor[place] for place in self._places[expert]]
 
     def _tensor(self, name: str) -> torch.Tensor:
         if name not in self._tensors:

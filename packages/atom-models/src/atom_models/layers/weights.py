@@ -93,4 +93,4 @@ class Weights:
     def num_idle(self) -> int:
         """Numbers of the experts that a token does not choose."""
         used, count = self.chosen or (1, 1)
-        return self.num_numbers // count * (count - used)
+        return self.num_numbers * (count - used) // count

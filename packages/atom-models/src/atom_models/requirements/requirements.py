@@ -20,6 +20,7 @@ from atom_models.fallback.choice import Implementation, choose_implementation
 from atom_models.groups import WHOLE, Groups, Stage
 from atom_models.layers import LightningIndex
 from atom_models.layers.loadable import loadable
+from atom_models.layers.mixture.placement import place_contiguously
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
@@ -102,19 +103,28 @@ def _kv_bytes(groups: tuple[CacheGroup, ...], num_tokens: int, cache: CacheForma
     return sum(group.num_bytes(num_tokens, BLOCK_SIZE, cache, platform) for group in groups)
 
 
-def model_requirements(checkpoint: Checkpoint, model_impl: str = "auto", *, num_drafts: int = 0) -> ModelRequirements:
+def model_requirements(
+    checkpoint: Checkpoint, model_impl: str = "auto", *, num_drafts: int = 0, enable_expert_parallel: bool = False
+) -> ModelRequirements:
     """Numbers for planning: the model is built as for an engine, and counted; no weight is read.
 
     Args:
         model_impl: as the engine's: "auto", "atom" or "transformers".
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
+        enable_expert_parallel: ranks hold whole experts, not a part of each.
 
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
         CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented.
     """
     # Tables of angles are not counted, and need not be long.
-    context = BuildContext(dtype=torch.bfloat16, max_model_len=BLOCK_SIZE, model_impl=model_impl, num_drafts=num_drafts)
+    context = BuildContext(
+        dtype=torch.bfloat16,
+        max_model_len=BLOCK_SIZE,
+        model_impl=model_impl,
+        num_drafts=num_drafts,
+        place_experts=place_contiguously if enable_expert_parallel else None,
+    )
     published, refusal = quantization_method(checkpoint.config), None
     try:
         context = replace(context, quantization=stored_quantization(checkpoint))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 import time
@@ -84,12 +85,23 @@ def load_dummy_weights(
 ) -> None:
     """Fills a model with random weights the way a checkpoint would: normal(0, 0.02), norms 1, biases 0.
 
+    Those of a name are the same whichever others a model has: ranks need not hold the same ones.
     The checkpoint is not read; it may be a folder with nothing but `config.json`. The numbers are made on `device`:
     billions of them take seconds on a GPU, and minutes on a CPU.
     """
-    generator = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator(device)
     expected = {name: weight for layer in loadable(model) for name, weight in expected_weights(layer).items()}
-    fill(model, ((name, _random(name, weight, generator)) for name, weight in expected.items()), "dummy weights")
+
+    def made() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in expected.items():
+            generator.manual_seed(_seed_of(name, seed))
+            yield name, _random(name, weight, generator)
+
+    fill(model, made(), "dummy weights")
+
+
+def _seed_of(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest(), "little")
 
 
 def _as_blocks(model: nn.Module) -> set[str]:

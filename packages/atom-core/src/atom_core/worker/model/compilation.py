@@ -80,11 +80,12 @@ def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:
 
 
 def _key(config: EngineConfig, rank: int) -> str:
-    model, compiled = config.model, config.compile
+    model, compiled, parallel = config.model, config.compile, config.parallel
     facts = [
         *(str(part) for part in (model.architecture, model.dtype, model.max_model_len, config.cache, compiled)),
         _digest([model.path / "config.json"]),
-        f"rank {rank} of {config.parallel.tensor_parallel_size} in {config.parallel.pipeline_parallel_size} stages",
+        f"rank {rank} of {parallel.tensor_parallel_size} in {parallel.pipeline_parallel_size} stages",
+        "whole experts" if parallel.enable_expert_parallel else "all experts",
         device_of(config.device).describe(),
         torch.__version__,
         version("triton") if find_spec("triton") else "no triton",

@@ -29,6 +29,7 @@ from atom_models import (
     sizes_told_apart,
 )
 from atom_models.groups import Groups
+from atom_models.layers.mixture.placement import place_contiguously
 from atom_models.model import construct_model, stored_quantization
 
 
@@ -46,6 +47,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         max_model_len=config.model.max_model_len,
         model_impl=config.model.model_impl,
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
+        place_experts=place_contiguously if config.parallel.enable_expert_parallel else None,
     )
     speculation = config.speculation
     draft: EngineDraft | None = None

@@ -17,6 +17,7 @@ from atom_kernels.activation.names import Activation
 from atom_kernels.aiter.library import library
 from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
 from atom_kernels.operator import Backend, WeightLayout
+from atom_kernels.platform import detect_platform
 
 _DTYPES = (torch.bfloat16, torch.float16)
 # Tiles of the products; nothing is masked in them.
@@ -82,7 +83,7 @@ def bind_fused_moe(
         w1=weights["gate_up"],
         w2=weights["down"],
         **scales,
-        expert_mask=None,
+        expert_mask=_mask(problem),
         activation=aiter.enum("ActivationType", "Silu"),
         quant_type=aiter.enum("QuantType", quant_type),
     )
@@ -99,6 +100,13 @@ def bind_fused_moe(
         return out_TD if base_TD is None else out_TD.add_(base_TD)
 
     return run
+
+
+def _mask(problem: ExpertsProblem) -> torch.Tensor | None:
+    """1 for every id that has an expert here, and 0 for the one that absent experts share."""
+    if not problem.num_absent:
+        return None
+    return torch.tensor([1] * problem.num_experts + [0], dtype=torch.int32, device=detect_platform().device)
 
 
 EXPERTS_BACKEND = Backend(

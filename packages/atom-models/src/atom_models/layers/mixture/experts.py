@@ -18,6 +18,7 @@ from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
+from atom_models.layers.mixture.placement import SlotsOfIds, share_of_experts
 from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 from atom_models.quantization import EXPERTS, HeldFormat
 from atom_models.quantization.packing import held_problem
@@ -42,7 +43,8 @@ class _Matrix(NamedTuple):
 class Experts(Layer):
     """``forward(x [T, D], weights [T, K], ids [T, K], base [T, D] or None) -> [T, D]``: the chosen experts' sum.
 
-    Ranks share the intermediate size of every expert; the caller adds up their results. A base is added to the result.
+    Ranks share the intermediate size of every expert, or each holds whole experts, if the context places them; the
+    caller adds up their results. A base is added to the result.
     The checkpoint may hold each expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all
     of them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
     """
@@ -50,24 +52,26 @@ class Experts(Layer):
     def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
-        self._config, self._context, self._ranks = config, context, context.collectives
-        self._local_size = context.split(config.intermediate_size, f"{prefix}: intermediate_size of an expert")
+        self._config, self._context, self._share = config, context, share_of_experts(config, context, prefix)
         self._plain = ExpertsProblem(
-            *(config.num_experts, config.top_k, config.hidden_size, self._local_size, context.dtype),
+            *(len(self._share.experts), config.top_k, config.hidden_size, self._share.size, context.dtype),
             *(check_activation(config.hidden_act), config.expert_bias, config.swiglu_alpha, config.swiglu_limit),
             batch_invariant=context.platform.batch_invariant,
+            num_absent=self._share.num_absent,
         )
+        self._names = _EXPERT_NAMES[0]
         # Until names are chosen, all experts are taken to be stored as the first.
-        self._first = self._fused() if config.fused_transposed else self._single(_EXPERT_NAMES[0], 1)
+        self._first = self._fused() if config.fused_transposed else self._single(self._share.experts[:1])
         self.problem = self._problem_of(self._first, context.platform)
         self._chosen: dict[str, MatrixStack] | None = None
+        self._slots_of: SlotsOfIds | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
         self._bound: BoundPlan | None = None
 
     def forward(
         self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return self._apply(x, weights, ids, base)
+        return self._apply(x, weights, ids if self._slots_of is None else self._slots_of(ids), base)
 
     def weights(self) -> list[Weights]:
         first = self._first[0].stored
@@ -81,7 +85,7 @@ class Experts(Layer):
                 layouts=tuple(matrix.stored.layout for matrix in self._first),
                 asked=first.name,
                 packed_on=lambda platform: not self._problem_of(self._first, platform).is_plain,
-                chosen=(self.problem.top_k, self.problem.num_experts),
+                chosen=(self.problem.top_k, self._config.num_experts),
             )
         ]
 
@@ -103,13 +107,16 @@ class Experts(Layer):
             self._choose(self._fused())
             return
         for names in _EXPERT_NAMES:
-            gate = self._single(names, 1)[0].stored
+            gate = self._matrices_of(names, self._share.experts[:1])[0].stored
             if not gate.expected().keys().isdisjoint(available):
-                self._choose(self._single(names, self._config.num_experts))
+                self._names = names
+                self._choose(self._single(self._share.experts))
 
     def ignored_weights(self) -> frozenset[str]:
         stored = [matrix for stack in self._stacks.values() for matrix in stack.matrices]
-        return frozenset(f"{matrix.name}.{part}" for matrix in stored for part in matrix.layout.ignored)
+        absent = [] if stored[0].expert is None else [one.stored for one in self._single(self._share.absent)]
+        ignored = {f"{matrix.name}.{part}" for matrix in stored + absent for part in matrix.layout.ignored}
+        return frozenset(ignored.union(*(matrix.expected() for matrix in absent)))
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         stack = next(stack for stack in self._stacks.values() if name in stack)
@@ -123,10 +130,14 @@ class Experts(Layer):
             if self.problem.bias:
                 tensors[f"{slot}_bias"] = stack.take_bias()
         self._apply = self._bound = self._plan.prepare(tensors)
+        self._slots_of = self._share.slots_of_ids(self._context)
 
     def sizes_told_apart(self, most_tokens: int) -> list[int]:
-        """Numbers of tokens that launch different kernels, once there are weights; see `BoundPlan`."""
-        return [] if self._bound is None else self._bound.sizes_told_apart(most_tokens)
+        """Numbers of tokens that launch different kernels, once there are weights; see `BoundPlan`.
+
+        None where ranks hold unequal numbers of experts: they run the same steps, for the same numbers of tokens.
+        """
+        return self._bound.sizes_told_apart(most_tokens) if self._bound is not None and self._share.is_even else []
 
     @property
     def _plan(self) -> Plan:
@@ -139,14 +150,13 @@ class Experts(Layer):
         Listed when first asked for: there may be a thousand, and a model that is only counted needs none.
         """
         if self._chosen is None:
-            fused = self._config.fused_transposed
-            return self._choose(self._fused() if fused else self._single(_EXPERT_NAMES[0], self._config.num_experts))
+            return self._choose(self._fused() if self._config.fused_transposed else self._single(self._share.experts))
         return self._chosen
 
     def _choose(self, matrices: Sequence[_Matrix]) -> dict[str, MatrixStack]:
         """Expects these, and chooses the formats that hold them."""
         self.problem = self._problem_of(matrices, self._context.platform)
-        self._first = tuple(matrix for matrix in matrices if matrix.stored.expert in (None, 0))
+        self._first = tuple(self._of_first(matrices))
         self._chosen = {slot: self._stack(slot, matrices, self.problem.matrices[slot].held) for slot in _SLOTS}
         return self._chosen
 
@@ -155,21 +165,27 @@ class Experts(Layer):
             [matrix.stored for matrix in _of(slot, matrices)],
             self._context.device,
             held=held,
-            num_experts=self._config.num_experts,
-            # The sum over ranks holds the bias of the second product once.
-            keeps_bias=slot == "gate_up" or self._ranks.rank == 0,
+            experts=self._share.experts,
+            keeps_bias=slot == "gate_up" or self._share.adds_bias,
         )
 
-    def _single(self, names: tuple[str, str, str], num_experts: int) -> tuple[_Matrix, ...]:
-        """Matrices of the first experts, each by itself."""
+    def _single(self, experts: Sequence[int]) -> tuple[_Matrix, ...]:
+        """Matrices of these experts, each by itself."""
+        return self._matrices_of(self._names, experts)
+
+    def _matrices_of(self, names: tuple[str, str, str], experts: Sequence[int]) -> tuple[_Matrix, ...]:
         gate, up, down = names
         size, hidden = self._config.intermediate_size, self._config.hidden_size
         places = ((gate, "gate_up", (size, hidden)), (up, "gate_up", (size, hidden)), (down, "down", (hidden, size)))
         return tuple(
             self._matrix(f"{self.prefix}.{expert}.{name}", slot, shape, expert=expert)
-            for expert in range(num_experts)
+            for expert in dict.fromkeys(experts)
             for name, slot, shape in places
         )
+
+    def _of_first(self, matrices: Sequence[_Matrix]) -> list[_Matrix]:
+        """Those of the first expert here, or of all in one."""
+        return [matrix for matrix in matrices if matrix.stored.expert in (None, self._share.experts[0])]
 
     def _fused(self) -> tuple[_Matrix, ...]:
         """The matrices of all experts in one."""
@@ -182,11 +198,10 @@ class Experts(Layer):
         )
 
     def _matrix(self, name: str, slot: str, shape: tuple[int, int], **how: Any) -> _Matrix:
-        """A matrix of that name, and what this rank holds of it: its share of the intermediate size."""
+        """A matrix of that name, and what this rank holds of it: all, or its share of the intermediate size."""
         found = self._context.quantization.for_layer(name, self._context.dtype)
         size = self._config.intermediate_size
-        first = self._ranks.rank * self._local_size
-        last = first + self._local_size
+        first, last = self._share.inside
         if slot == "down":
             rows, columns = ((0, shape[0]),), (first, last)
         else:
@@ -207,7 +222,7 @@ class Experts(Layer):
         held = matrices[0].held
         if len({(matrix.stored.layout, matrix.held) for matrix in matrices}) > 1:
             return Plain(self._context.dtype)
-        first = [matrix.stored for matrix in matrices if matrix.stored.expert in (None, 0)]
+        first = [matrix.stored for matrix in self._of_first(matrices)]
         if held.weights is not None:
             # Numbers are rounded when they are cut already, gate and up each by itself.
             first = [

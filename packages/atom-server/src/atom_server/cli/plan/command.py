@@ -30,6 +30,7 @@ examples:
   atom plan --model ./my-model --memory 16GiB
   atom plan --model ./my-model --context 8192 --requests 16
   atom plan --model Qwen/Qwen3-235B-A22B --on MI300X
+  atom plan --model Qwen/Qwen3-235B-A22B --on MI300X --enable-expert-parallel
   atom plan --model ./my-model --on all --kv-cache-dtype fp8
   atom plan --model deepseek-ai/DeepSeek-R1 --simulate 8xMI300X --kv-cache-dtype fp8
 """
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on",
         metavar="ACCELERATOR",
         help="plan for 1 to 8 of MI300X, MI300A, MI325X, MI355X, H100, H200, B200, GB200, or all of these",
+    )
+    parser.add_argument(
+        "--enable-expert-parallel",
+        "--enable_expert_parallel",
+        action="store_true",
+        help="each of several accelerators holds whole experts, not a part of every expert",
     )
     parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as engines hold them)")
     parser.add_argument(
@@ -103,7 +110,12 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--simulate: {error}") from None
         checkpoint, num_drafts = open_checkpoint(resolve_config(args.model)), args.num_speculative_tokens
         check_num_states(num_drafts, checkpoint.architecture)
-        needs = model_requirements(checkpoint, args.model_impl, num_drafts=num_drafts)
+        needs = model_requirements(
+            checkpoint,
+            args.model_impl,
+            num_drafts=num_drafts,
+            enable_expert_parallel=args.enable_expert_parallel,
+        )
     print("\n".join(_heading(args.model, needs)))
     for line in needs.warnings:
         print(f"warning: {line}")
@@ -137,6 +149,7 @@ def _print_for(accelerators: Sequence[Accelerator], needs: ModelRequirements, ar
             weights=weights,
             kv_cache_dtype=args.kv_cache_dtype or "auto",
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
+            flags="--tensor-parallel-size" + (" and --enable-expert-parallel" if args.enable_expert_parallel else ""),
         )
         print("\n".join(["", *lines] if place else lines))
         any_fits |= fits

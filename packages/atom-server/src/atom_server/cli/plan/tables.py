@@ -55,6 +55,7 @@ def accelerator_lines(
     weights: str,
     kv_cache_dtype: str,
     contexts: Sequence[int],
+    flags: str = "--tensor-parallel-size",
 ) -> tuple[list[str], bool]:
     """A row for each accelerator and number of them that holds the model, and whether there is any.
 
@@ -63,6 +64,7 @@ def accelerator_lines(
         weights: their number format.
         kv_cache_dtype: that of the cache, as the engine spells it.
         contexts: lengths of requests, a column each with how many fit at once.
+        flags: what starts the model on several of them.
 
     Raises:
         ConfigError: a format that the model has no plan for.
@@ -90,7 +92,7 @@ def accelerator_lines(
     if too_small:
         lines += [f"too large for {max(DEVICE_COUNTS)} of {', '.join(too_small)}"]
     lines += [
-        "several devices: tensor parallel, as --tensor-parallel-size of `atom serve` starts it",
+        f"several devices: tensor parallel, by {flags} of `atom serve`",
         "a tenth of each memory is left for activations; makers' gigabytes",
         *_remarks(needs, [weights], accelerators[0]),
     ]

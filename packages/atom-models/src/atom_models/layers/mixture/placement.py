@@ -1,0 +1,171 @@
+"""`ExpertPlacement`: which rank holds which experts of a mixture, where ranks hold whole experts and not slices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+    from atom_models.layers.mixture.moe_config import MoEConfig
+
+
+@dataclass(frozen=True)
+class ExpertPlacement:
+    """The experts that each rank holds.
+
+    Attributes:
+        slots: for each rank the ids of its experts, in the order in which it holds them. An expert may have several
+            slots: rows that chose it take these copies in turn.
+
+    Raises:
+        ValueError: a rank holds none, or an expert is nowhere.
+    """
+
+    slots: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        held = {expert for of_rank in self.slots for expert in of_rank}
+        if not all(self.slots):
+            raise ValueError(f"rank {self.slots.index(())} of {len(self.slots)} holds no expert: each needs one")
+        if held != set(range(len(held))):
+            missing = min(set(range(max(held) + 1)) - held)
+            raise ValueError(f"no rank holds expert {missing}")
+
+    @classmethod
+    def contiguous(cls, num_experts: int, num_ranks: int) -> ExpertPlacement:
+        """Equal runs of experts; where these do not come out even, the first ranks hold one more."""
+        each, left = divmod(num_experts, num_ranks)
+        starts = [rank * each + min(rank, left) for rank in range(num_ranks + 1)]
+        return cls(tuple(tuple(range(*ends)) for ends in pairwise(starts)))
+
+    @property
+    def num_experts(self) -> int:
+        return len({expert for of_rank in self.slots for expert in of_rank})
+
+    @property
+    def is_even(self) -> bool:
+        """Every rank has as many slots."""
+        return len({len(of_rank) for of_rank in self.slots}) == 1
+
+    def slots_on(self, rank: int) -> list[list[int]]:
+        """A rank's slot of each expert, or the number of its slots where another rank has the copy: a list for a turn.
+
+        There are as many turns as an expert has copies, at most.
+        """
+        copies: dict[int, list[int]] = {expert: [] for expert in range(self.num_experts)}
+        for owner, of_rank in enumerate(self.slots):
+            for slot, expert in enumerate(of_rank):
+                copies[expert].append(slot if owner == rank else len(self.slots[rank]))
+        most = max(Counter(expert for of_rank in self.slots for expert in of_rank).values())
+        return [[found[turn % len(found)] for found in copies.values()] for turn in range(most)]
+
+
+PlaceExperts = Callable[[str, int, int], ExpertPlacement]
+"""``(a mixture's name, its number of experts, the number of ranks) -> where they are``."""
+
+
+def place_contiguously(name: str, num_experts: int, num_ranks: int) -> ExpertPlacement:
+    """The placement that every engine begins with.
+
+    Raises:
+        ValueError: there are fewer experts than ranks.
+    """
+    if num_experts < num_ranks:
+        raise ValueError(
+            f"{name}: there are {num_experts} experts, and each of {num_ranks} tensor-parallel ranks needs one: give a "
+            "smaller tensor_parallel_size, or leave enable_expert_parallel out"
+        )
+    return ExpertPlacement.contiguous(num_experts, num_ranks)
+
+
+class SlotsOfIds:
+    """``slots_of(ids [T, K]) -> [T, K]``: the slots of a rank in the place of experts' ids, both int32.
+
+    Experts of other ranks have the number of slots as theirs. Of copies the row decides, so that each of them gets as
+    many rows; where results may not depend on other rows it is always the first.
+    """
+
+    def __init__(
+        self, placement: ExpertPlacement, rank: int, device: torch.device | str, *, batch_invariant: bool
+    ) -> None:
+        turns = placement.slots_on(rank)
+        turns = turns[:1] if batch_invariant else turns
+        self._num_turns, self._num_experts = len(turns), placement.num_experts
+        self._slots = torch.tensor(turns, dtype=torch.int32, device=device).flatten()
+
+    def __call__(self, ids_TK: torch.Tensor) -> torch.Tensor:
+        at = ids_TK
+        if self._num_turns > 1:
+            rows_T1 = torch.arange(ids_TK.shape[0], dtype=torch.int32, device=ids_TK.device)[:, None]
+            at = rows_T1 % self._num_turns * self._num_experts + ids_TK
+        return self._slots.index_select(0, at.flatten()).view(ids_TK.shape)
+
+
+@dataclass(frozen=True)
+class ExpertShare:
+    """What one rank holds of a mixture's experts.
+
+    Attributes:
+        experts: the ids of those that it holds, in the order of its slots.
+        absent: the ids of the others.
+        inside: the first element of their intermediate size that it holds, and the one past the last.
+        adds_bias: it adds the bias of the second product, which the sum over ranks holds once.
+        placement: where all experts are; None where every rank has a part of each.
+    """
+
+    experts: Sequence[int]
+    absent: Sequence[int]
+    inside: tuple[int, int]
+    adds_bias: bool
+    placement: ExpertPlacement | None = None
+
+    @property
+    def size(self) -> int:
+        """Its part of the intermediate size."""
+        return self.inside[1] - self.inside[0]
+
+    @property
+    def num_absent(self) -> int:
+        """Slots of other ranks."""
+        slots = () if self.placement is None else self.placement.slots
+        return sum(len(of_rank) for of_rank in slots) - len(self.experts) if slots else 0
+
+    @property
+    def is_even(self) -> bool:
+        """Other ranks launch the same kernels for a number of tokens."""
+        return self.placement is None or self.placement.is_even
+
+    def slots_of_ids(self, context: BuildContext) -> SlotsOfIds | None:
+        """What finds its slots, on its device; None where these are the ids."""
+        if self.placement is None:
+            return None
+        invariant = context.platform.batch_invariant
+        return SlotsOfIds(self.placement, context.collectives.rank, context.device, batch_invariant=invariant)
+
+
+def share_of_experts(config: MoEConfig, context: BuildContext, name: str) -> ExpertShare:
+    """What the context's rank holds of the experts of that name.
+
+    Raises:
+        ValueError: the ranks cannot share them so.
+    """
+    ranks, count, size = context.collectives, config.num_experts, config.intermediate_size
+    if context.place_experts is None or ranks.size == 1:
+        part = context.split(size, f"{name}: intermediate_size of an expert")
+        first = ranks.rank * part
+        return ExpertShare(range(count), (), (first, first + part), adds_bias=ranks.rank == 0)
+    placement = context.place_experts(name, count, ranks.size)
+    if (len(placement.slots), placement.num_experts) != (ranks.size, count):
+        raise ValueError(
+            f"{name}: {placement.num_experts} experts are placed on {len(placement.slots)} ranks, and there are "
+            f"{count} experts and {ranks.size} ranks"
+        )
+    held = placement.slots[ranks.rank]
+    absent = tuple(sorted(set(range(count)).difference(held)))
+    return ExpertShare(held, absent, (0, size), adds_bias=True, placement=placement)
