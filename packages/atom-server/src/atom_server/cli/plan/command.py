@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--enable-expert-parallel",
         "--enable_expert_parallel",
         action="store_true",
-        help="each of several accelerators holds whole experts, not a part of every expert",
+        help="each of several accelerators holds whole experts, not a part of every expert: with --on or --simulate",
     )
     parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as engines hold them)")
     parser.add_argument(
@@ -114,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
             checkpoint,
             args.model_impl,
             num_drafts=num_drafts,
-            enable_expert_parallel=args.enable_expert_parallel,
+            # A simulation spreads experts by itself, over engines too.
+            enable_expert_parallel=args.enable_expert_parallel and system is None,
         )
     print("\n".join(_heading(args.model, needs)))
     for line in needs.warnings:

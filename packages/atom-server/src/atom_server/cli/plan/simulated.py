@@ -25,7 +25,6 @@ _ONLY_SIMULATED = {
     "tensor_parallel_size": "--tensor-parallel-size",
     "data_parallel_size": "--data-parallel-size",
     "pipeline_parallel_size": "--pipeline-parallel-size",
-    "enable_expert_parallel": "--enable-expert-parallel",
     "batch_sizes": "--batch-sizes",
 }
 
@@ -47,12 +46,6 @@ def add_simulation(parser: argparse.ArgumentParser, count: Callable[[str], int])
             metavar="N",
             help=f"{what}, of this layout alone (default: layouts of 1, 2, 4 ... ranks that share each layer)",
         )
-    group.add_argument(
-        "--enable-expert-parallel",
-        "--enable_expert_parallel",
-        action="store_true",
-        help="each expert whole, on one of all ranks",
-    )
     group.add_argument(
         "--batch-sizes",
         "--batch_sizes",
