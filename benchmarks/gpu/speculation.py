@@ -42,7 +42,7 @@ Load = Callable[[EngineConfig, WorkerRanks], EngineModel]
 
 
 def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settings: dict[str, Any]) -> Iterator[Figure]:
-    """What a draft model costs that is never right; then tokens a second with and without drafts for each batch size,
+    """What a draft model costs that is never right, then tokens a second with and without drafts for each batch size,
     how often drafts were right, and what making them takes.
 
     Args:
@@ -62,13 +62,12 @@ def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settin
         } | settings  # fmt: skip
         speculation = {"method": "eagle3", "model": str(head), "num_speculative_tokens": NUM_DRAFTS}
         traced = {"torch_profiler_dir": str(folder / "traces"), "mark_trace": True}
-        plain = Side(model, common)
-        stack.callback(plain.close)
         small = write_config(_SMALL_MODEL, folder)
         if json.loads((small / "config.json").read_text())["vocab_size"] == config["vocab_size"]:
             whole = {"method": "draft_model", "model": str(small), "num_speculative_tokens": NUM_DRAFTS}
-            with contextlib.closing(Side(model, common | {"speculative_config": whole}, load_engine_model)) as wrong:
-                yield from never_right_figures(plain, wrong, sizes, context)
+            yield from never_right_figures(model, common, common | {"speculative_config": whole}, sizes)
+        plain = Side(model, common)
+        stack.callback(plain.close)
         drafting = Side(model, common | {"speculative_config": speculation} | traced)
         stack.callback(drafting.close)
         temperature = temperature_for(ACCEPTANCE, config["vocab_size"])
@@ -93,7 +92,7 @@ def compare(
     for way, values in zip(("without drafts", "with drafts"), speeds, strict=True):
         yield Figure(f"speculation, batch {batch_size}: {way}", "tokens/s", values, about | {"kind": way})
     # As few or as many drafts as it found to pay.
-    seen = {"rows_with_drafts": steps, "drafted": drafted, "accepted": accepted}
+    seen = {"rows_with_drafts": steps, "drafted": drafted, "accepted": accepted, "late": sides[1].num_late()}
     yield Figure(f"speculation, batch {batch_size}: gain", "x", _ratios(speeds), about | {"kind": "speculation"} | seen)
 
 
@@ -116,15 +115,25 @@ def _ratios(speeds: tuple[list[float], list[float]]) -> list[float]:
     return [fast / slow for slow, fast in zip(*speeds, strict=True)]
 
 
-def never_right_figures(plain: Side, drafting: Side, sizes: Sizes, context: int) -> Iterator[Figure]:
-    """What a whole draft model costs that is never right, once the engine has found that out: it no longer follows."""
-    prompt = random_prompt(random.Random(0), context)
-    for _ in range(-(-_STEPS_TO_FIND_OUT // TIMED)):
-        drafting.tokens_per_second([prompt], TIMED, 1.0)
-    for batch_size in sizes.batch_sizes:
-        speeds = speeds_in_turns((plain, drafting), batch_size, context, 1.0, repeats=sizes.repeats)
-        about = {"kind": "never right", "batch": batch_size, "context": context}
-        yield Figure(f"a draft model that is never right, batch {batch_size}", "x", _ratios(speeds), about)
+def never_right_figures(model: Path, plain: dict[str, Any], drafting: dict[str, Any], sizes: Sizes) -> Iterator[Figure]:
+    """What a whole draft model costs that is never right, once the engine has found that out: it no longer follows.
+
+    Args:
+        plain, drafting: settings of an engine without it, and of one with it.
+    """
+    context = min(sizes.contexts)
+    # Both have the same weights: a GPU multiplies faster where it multiplies zeros.
+    with (
+        contextlib.closing(Side(model, plain, load_engine_model)) as without,
+        contextlib.closing(Side(model, drafting, load_engine_model)) as wrong,
+    ):
+        prompt = random_prompt(random.Random(0), context)
+        for _ in range(-(-_STEPS_TO_FIND_OUT // TIMED)):
+            wrong.tokens_per_second([prompt], TIMED, 1.0)
+        for batch_size in sizes.batch_sizes:
+            speeds = speeds_in_turns((without, wrong), batch_size, context, 1.0, repeats=sizes.repeats)
+            about = {"kind": "never right", "batch": batch_size, "context": context}
+            yield Figure(f"a draft model that is never right, batch {batch_size}", "x", _ratios(speeds), about)
 
 
 class Side:
@@ -147,6 +156,11 @@ class Side:
         """Rows that had drafts, their drafts, and those that were right."""
         stats = self._engine.stats
         return stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens
+
+    def num_late(self) -> int:
+        """Graphs that were captured, and code that was compiled, while a step waited."""
+        stats = self._engine.stats
+        return stats.num_late_captures + stats.num_late_compilations
 
     def tokens_per_second(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> float:
         """What all requests get while all of them run, measured over so many tokens of each on the average."""
