@@ -7,10 +7,9 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine, report
+from benchmarks import documents, machine, report
 from benchmarks.mask_steps import measure_added
 from benchmarks.timing import take_turn
 
@@ -36,8 +35,10 @@ TAGS = {
     "structures": [{"begin": f"<call={name}>", "schema": SCHEMA, "end": "</call>"} for name in "abcdefgh"],
     "triggers": ["<call="],
 }
-# A constraint, and a text that follows it.
-CASES: dict[str, tuple[dict[str, Any], str]] = {
+Cases = dict[str, tuple[dict[str, Any], str]]
+"""A constraint by its name, and a text that follows it."""
+
+CASES: Cases = {
     "JSON schema": ({"json": SCHEMA}, json.dumps(ANSWER)),
     "any JSON object": ({"json_object": True}, json.dumps(ANSWER)),
     "8 tools, free text": ({"structural_tag": TAGS}, f"{TEXT}<call=c>{json.dumps(ANSWER)}</call>{TEXT}"),
@@ -76,12 +77,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, print a line for each kind of grammar (and library), write the JSON; milliseconds of the whole batch."""
     cases = {name: case for name, case in CASES.items() if not options.only or name in options.only}
-    watched = machine.Interference()
+    idle, watched = machine.idle_share(), machine.Interference()
     if options.decode_steps:
         # In a process that has computed nothing before: threads that torch left here would slow the engine's.
         constraints = {name: constraint for name, (constraint, _) in cases.items()}
-        _save("mask-steps", list(measure_added(constraints, options)), watched, options)
-        return 0
+        benchmark, results = "mask-steps", list(measure_added(constraints, options))
+    else:
+        benchmark, results = "masks", _measure_libraries(cases, options)
+    settings = documents.flags_of(options, "model", "batch_size", "turns")
+    document = documents.document_of(benchmark, options, settings, idle=idle, others=[watched.share()], results=results)
+    report.save_unless_doubtful(document, options)
+    return 0
+
+
+def _measure_libraries(cases: Cases, options: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
 
     from atom_core.tokenization import Tokenizer
@@ -97,9 +106,7 @@ def run(options: argparse.Namespace) -> int:
         results += libraries.measure(name, constraint, text, options.batch_size)
     used = use_masks(torch.randn(options.batch_size, vocab_size))
     print(f"using masks on logits: median {used:.2f}")
-    results.append({"grammar": "using masks on logits", "median_ms": round(used, 3)})
-    _save("masks", results, watched, options)
-    return 0
+    return [*results, {"grammar": "using masks on logits", "median_ms": round(used, 3)}]
 
 
 class _Libraries:
@@ -141,19 +148,6 @@ class _Libraries:
             found = {"compiled_ms": compiled, "median_ms": median, "mean_ms": mean, "most_ms": most}
             rounded = {key: round(value, 3) for key, value in found.items()}
             yield {"grammar": name, "library": library, "chosen": library == chosen} | rounded
-
-
-def _save(
-    benchmark: str, results: list[dict[str, Any]], watched: machine.Interference, options: argparse.Namespace
-) -> None:
-    document = {
-        "benchmark": benchmark,
-        "machine": machine.describe(options.commit),
-        "settings": {"model": Path(options.model).name, "batch_size": options.batch_size, "turns": options.turns},
-        "share_used_by_others": watched.share(),
-        "results": results,
-    }
-    report.save_unless_doubtful(document, options)
 
 
 def make_masks(batch: list[Matcher], token_ids: list[int]) -> Iterator[float]:

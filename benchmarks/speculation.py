@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks import machine, report
+from benchmarks import documents, machine, report
 
 LIST = "\n".join(f"def get_{name}(self) -> int:\n    return self._{name}\n" for name in ("width", "height", "weight"))
 # What a model goes on with is much of what it has read, or nothing of it.
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     common = {"num_threads": options.num_threads, "seed": 0}
     common |= {"max_num_seqs": max(options.batch_sizes), "kv_cache_memory": options.kv_cache_memory}
     drafting = {"method": options.method, "num_speculative_tokens": options.num_speculative_tokens}
-    watched = machine.Interference()
+    idle, watched = machine.idle_share(), machine.Interference()
     results = []
     with LLMEngine(options.model, **common) as plain, LLMEngine(options.model, **common, **drafting) as drafts:
         settings = {"model": plain.info.model, "dtype": plain.info.dtype, "threads": plain.info.num_threads}
@@ -47,15 +47,10 @@ def run(options: argparse.Namespace) -> int:
             for name in options.texts:
                 results.append(_compare(name, batch_size, (plain, drafts), options))
                 print(" | ".join(report.speculation_row(results[-1])), flush=True)
-    document = {
-        "benchmark": "speculation",
-        "machine": machine.describe(options.commit),
-        "settings": settings
-        | {"method": options.method, "num_speculative_tokens": options.num_speculative_tokens}
-        | {"rounds": options.rounds},
-        "share_used_by_others": watched.share(),
-        "results": results,
-    }
+    settings |= documents.flags_of(options, "method", "num_speculative_tokens", "rounds")
+    document = documents.document_of(
+        "speculation", options, settings, idle=idle, others=[watched.share()], results=results
+    )
     report.save_unless_doubtful(document, options)
     return 0
 
