@@ -112,3 +112,5 @@ def test_the_end_mark_waits_until_the_grammar_lets_it_begin():
     feed(parser, "a")
     grammar.texts = ("a", "</think>")
     assert allowed(parser) == ["</think>"]
+    assert feed(parser, "</think>").is_over
+    assert allowed(parser) == ["a", "</think>"]

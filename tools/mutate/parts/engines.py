@@ -8,6 +8,7 @@ from tools.mutate.parts.part import Harmless, Part
 _CORE = "atom-core/src/atom_core"
 _REPLICA_TESTS = (
     "atom-core/tests/test_routing.py",
+    "atom-core/tests/test_health_of_engines.py",
     "atom-core/tests/test_data_parallel_settings.py",
     "atom-core/tests/test_data_parallel_offline.py",
     "atom-core/tests/test_data_parallel.py",

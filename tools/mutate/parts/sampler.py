@@ -61,7 +61,7 @@ HARMLESS: Harmless = {
     ("triton_filters.py: _between", "24", "*"): _HOW_SOON,
     ("triton_filters.py: _between", 'logit > float("-inf")', "*"): _HOW_SOON,
     ("triton_filters.py: _between", 'logit < float("inf")', "*"): _HOW_SOON,
-    ("triton_rows.py: logit_of", "0", "1"): _HOW_SOON,
+    ("triton_rows.py: logit_of", "*", "*"): _HOW_SOON,
     (
         "triton_filters.py: window_kernel",
         "(keys >= low) & (keys < high) & (ids < vocab_size)",
@@ -101,6 +101,10 @@ SAMPLER = Part(
     files={
         f"{_KERNELS}/drafts.py": ("atom-kernels/tests/test_accepting_draws.py",),
         f"{_KERNELS}/triton_drafts.py": ("atom-kernels/tests/triton_kernels/test_triton_accepting_draws.py",),
+        f"{_KERNELS}/triton_backend.py": (
+            "atom-kernels/tests/triton_kernels/test_triton_accepting_draws.py",
+            "atom-kernels/tests/triton_kernels/test_triton_sampling.py",
+        ),
         f"{_KERNELS}/triton_masks.py": ("atom-kernels/tests/triton_kernels/test_triton_masks.py",),
         f"{_KERNELS}/triton_*.py": ("atom-kernels/tests/triton_kernels/test_triton_sampling.py",),
         f"{_KERNELS}/penalties.py": ("atom-core/tests/test_logits_before_sampling.py", *_OPERATOR_TESTS),

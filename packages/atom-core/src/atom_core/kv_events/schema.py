@@ -48,7 +48,7 @@ class AllBlocksCleared(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+class KVEventBatch(msgspec.Struct, array_like=True, gc=False):
     """The events of one step, in order; `ts` is the time of the clock on the wall."""
 
     ts: float
