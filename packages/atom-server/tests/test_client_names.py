@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atom_server.bodies.client_names import MESSAGES as MESSAGES_NAMES
-from atom_server.bodies.client_names import RESPONSES, named_as
+from atom_server.bodies.client_names import RESPONSES, named_as, renamed
 from atom_server.errors import APIError
 
 TURNS = [{"role": "user", "content": "hello"}]
@@ -62,6 +62,23 @@ def test_only_names_are_changed_in_a_message():
     error = caught.value
     assert error.message == "'input' of many messages need max_output_tokens"
     assert (error.param, error.code) == ("input[0].content", "x")
+
+
+@pytest.mark.parametrize(
+    ("param", "named"),
+    [
+        (None, None),
+        ("", ""),
+        ("[0].messages", "[0].messages"),
+        ("tools[0].messages", "tools[0].messages"),
+        ("messages", "input"),
+        ("messages[1]\n.x", "input[1]\n.x"),
+        ("response_format.json_schema.schema", "text.format.schema"),
+        ("response_format.type.json_schema", "text.format.type.json_schema"),
+    ],
+)
+def test_of_a_path_the_first_name_is_changed(param: str | None, named: str | None):
+    assert renamed(APIError(400, "no", param=param), RESPONSES).param == named
 
 
 def test_other_errors_pass_as_they_are():

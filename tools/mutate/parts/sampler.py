@@ -82,6 +82,16 @@ HARMLESS: Harmless = {
     ): "both are there, or neither",
     ("triton_filters.py: pivot_kernel", "tl.arange(0, CHUNKS) < num_chunks", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "high, middle - 1", "middle - 1, high"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "0.0", "1.0"): "where there is no chunk its scale is 0",
+    **{
+        (f"{file}.py", *edit): reason
+        for file in ("triton_draw", "triton_filters", "triton_drafts")
+        for edit, reason in (
+            (("slots_ptr, row", "row, slots_ptr"), "their sum alone is taken"),
+            (("wait_for_inputs(DEPENDENT)", "pass"), "there is something to wait for on a GPU alone"),
+        )
+    },
+    ("triton_filters.py", "1e-4", "*"): _HOW_SOON,
     ("triton_draw.py", "row, row_stride", "row_stride, row"): "their product alone is taken",
     ("triton_filters.py", "row, row_stride", "row_stride, row"): "their product alone is taken",
     ("triton_backend.py: of", "num_rows >= _MANY_ROWS", "*"): "how many chunks a program takes is its speed alone",

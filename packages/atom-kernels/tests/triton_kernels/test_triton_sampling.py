@@ -111,8 +111,8 @@ def small_cut(monkeypatch):
     assert all(bool((rest == 3).all()) for rest in behind)
 
 
-# Top-k and top-p of rows: none, fewer than the chunks and more of them, and both together.
-FILTERS = [(0, 1.0), (1, 1.0), (4, 1.0), (40, 1.0), (0, 0.5), (0, 0.97), (40, 0.6), (5, 0.7), (82, 0.2)]
+# Top-k and top-p of rows: none, as many as chunks, fewer and more of them, and both together.
+FILTERS = [(0, 1.0), (1, 1.0), (6, 1.0), (40, 1.0), (0, 0.5), (0, 0.97), (40, 0.6), (5, 0.7), (82, 0.2)]
 
 
 def make_rows(seed):
