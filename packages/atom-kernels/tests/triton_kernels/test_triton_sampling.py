@@ -18,8 +18,8 @@ from atom_kernels.sampling import (
     SlotSamplingProblem,
     philox_uniform,
     sample_slots,
+    triton_backend,
 )
-from atom_kernels.sampling import triton_backend
 from atom_kernels.sampling.triton_backend import sample_slots_by_triton
 from atom_kernels.sampling.triton_draw import _uniform
 

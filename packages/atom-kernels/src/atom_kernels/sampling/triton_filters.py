@@ -64,7 +64,7 @@ def pivot_kernel(
                 middle = low + (high - low + 1) // 2
                 enough = tl.sum((keys >= middle).to(tl.int32), axis=0) >= top_k
                 low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
-            pivots = tl.max(tl.where(keys == low, bests, float("-inf")), axis=0) + steps * 0.0
+            pivots = tl.max(tl.where(keys == low, bests, float("-inf")), axis=0) - steps  # the first is the highest
         else:
             # All tokens below weight (1 - p) / V of the total have together less than 1 - p of it.
             nats = tl.log(vocab_size / (total.to(tl.float32) * tl.maximum(1 - top_p, 1e-6)))
