@@ -193,6 +193,21 @@ CASES = {
         ("yes", "hm", []),
     ),
     "harmony without channels": (HarmonyParser, "plain", ("plain", "", [])),
+    "harmony, a first message without a channel": (HarmonyParser, "<|message|>plain", ("plain", "", [])),
+    "harmony that ends in its first header": (HarmonyParser, "<|channel|>analysis", ("", "", [])),
+    "harmony that ends in what may be a header": (HarmonyParser, " to=functions.f", (" to=functions.f", "", [])),
+    "harmony that ends in what may be a mark": (HarmonyParser, "<|chan", ("<|chan", "", [])),
+    "harmony that ends in a later header": (
+        HarmonyParser, "<|channel|>final<|message|>yes<|end|><|start|>assistant", ("yes", "", []),
+    ),
+    "harmony with text between messages": (
+        HarmonyParser,
+        "<|channel|>final<|message|>yes<|end|>\nno<|start|>assistant<|channel|>final<|message|>, yes",
+        ("yes, yes", "", []),
+    ),
+    "harmony to somebody else": (
+        HarmonyParser, "<|channel|>commentary to=browser.open<|message|>{}<|call|>", ("{}", "", []),
+    ),
     "reasoning": (
         thinking(),
         f"<think>\nhm <b\n</think>\n\nSo<tool_call>{CALL}</tool_call>",
@@ -262,6 +277,21 @@ def test_even_a_broken_text_gives_the_same_whatever_its_pieces(name, data):
 )
 def test_arguments_stream_before_their_end(make, begin):
     assert assemble(make().feed(begin)).calls == [("f", '{"city": "lo')]
+
+
+def test_a_harmony_text_says_whether_it_ends_inside_the_reasoning():
+    parser, found = HarmonyParser(), []
+    for piece in (
+        "<|channel|>analysis",
+        "<|message|>",
+        "hm",
+        "<|end|>",
+        "<|start|>assistant<|channel|>final",
+        "<|message|>yes",
+    ):
+        parser.feed(piece)
+        found.append(parser.is_reasoning)
+    assert found == [False, True, True, False, False, False]
 
 
 def random_harmony(source) -> str:

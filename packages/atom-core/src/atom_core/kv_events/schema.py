@@ -41,7 +41,7 @@ class BlockRemoved(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
     group_idx: int | None = None
 
 
-class AllBlocksCleared(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
+class AllBlocksCleared(msgspec.Struct, gc=False, tag=True):
     """Nothing is cached any more."""
 
 
