@@ -68,6 +68,11 @@ HARMLESS: Harmless = {
         "*",
     ): "the search looks at the keys of its candidates again: more of them take it longer",
     ("triton_backend.py", "256", "257"): "what does not fit in a region is searched in the row",
+    (
+        "triton_backend.py: _find_thresholds",
+        "num_rows, num_chunks",
+        "num_chunks, num_rows",
+    ): "memory whose shape nobody reads",
     ("triton_backend.py: of", "1", "2"): "how many chunks a program takes is its speed alone",
     (
         "triton_draw.py: kept_mass_kernel",
@@ -82,7 +87,13 @@ HARMLESS: Harmless = {
     ): "both are there, or neither",
     ("triton_filters.py: pivot_kernel", "tl.arange(0, CHUNKS) < num_chunks", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "high, middle - 1", "middle - 1, high"): _ANY_PIVOTS,
-    ("triton_filters.py: pivot_kernel", "0.0", "1.0"): "where there is no chunk its scale is 0",
+    ("triton_filters.py: pivot_kernel", "0.0", "1.0"): "where there is no chunk its scale is 0, and any pivots would do",
+    ("triton_filters.py: pivot_kernel", "best - bests, 0.0", "*"): _ANY_PIVOTS,
+    (
+        "triton_filters.py: pivot_kernel",
+        "best - tl.where(scale > 0, scale, 1.0) * tl.exp2((steps - 3) * 0.25)",
+        "*",
+    ): _ANY_PIVOTS,
     **{
         (f"{file}.py", *edit): reason
         for file in ("triton_draw", "triton_filters", "triton_drafts")

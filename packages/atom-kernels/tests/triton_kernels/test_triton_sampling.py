@@ -89,13 +89,13 @@ def test_more_ties_than_a_region_of_candidates_takes_are_searched_all_the_same()
     draw(logits, uniform=0.7, top_p=0.4)
 
 
-@pytest.fixture
-def small_cut(monkeypatch):
-    """Chunks of 16 tokens, four of them to a program, and 4 candidates of each: a short row has many of everything.
+@pytest.fixture(params=[4, 16])
+def small_cut(monkeypatch, request):
+    """Chunks of 16 tokens, four of them to a program, and 4 or 16 candidates of each: a short row has many of all.
 
     The memory that kernels take is full of a number, which stands behind its end too, where nobody may write.
     """
-    for name, size in (("_CHUNK", 16), ("_GROUP", 4), ("_MANY_ROWS", 2), ("_REGION", 4)):
+    for name, size in (("_CHUNK", 16), ("_GROUP", 4), ("_MANY_ROWS", 2), ("_REGION", request.param)):
         monkeypatch.setattr(triton_backend, name, size)
     behind = []
 
@@ -116,10 +116,11 @@ FILTERS = [(0, 1.0), (1, 1.0), (6, 1.0), (40, 1.0), (0, 0.5), (0, 0.97), (40, 0.
 
 
 def make_rows(seed):
-    """Rows of 83 logits, of which many are alike: the highest first, below 0 in every third one."""
+    """Rows of 83 logits, the highest first: many of every other row are alike, and those of the last rows below 0."""
     generator = torch.Generator().manual_seed(seed)
-    logits = (torch.randn(len(FILTERS), 83, generator=generator) * 6).round() / 4
-    logits[::3] -= 9.0
+    logits = torch.randn(len(FILTERS), 83, generator=generator) * 1.5
+    logits[::2] = (logits[::2] * 4).round() / 4
+    logits[6:] -= 9.0
     return logits.sort(descending=True).values, generator
 
 
@@ -136,6 +137,7 @@ def test_each_of_several_rows_ends_with_the_last_token_that_its_filters_keep():
     assert last[0] == 82 > last[3] > last[2] >= 3
 
 
+@pytest.mark.parametrize("small_cut", [16], indirect=True)
 @pytest.mark.usefixtures("small_cut")
 def test_greedy_rows_and_random_ones_stand_side_by_side_in_any_order_of_tokens():
     logits, generator = make_rows(1)
