@@ -87,7 +87,7 @@ HARMLESS: Harmless = {
     ): "both are there, or neither",
     ("triton_filters.py: pivot_kernel", "tl.arange(0, CHUNKS) < num_chunks", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "high, middle - 1", "middle - 1, high"): _ANY_PIVOTS,
-    ("triton_filters.py: pivot_kernel", "0.0", "1.0"): "where there is no chunk its scale is 0, and any pivots would do",
+    ("triton_filters.py: pivot_kernel", "0.0", "1.0"): "no chunk has the scale 0, and any pivots would do",
     ("triton_filters.py: pivot_kernel", "best - bests, 0.0", "*"): _ANY_PIVOTS,
     (
         "triton_filters.py: pivot_kernel",
