@@ -136,6 +136,10 @@ def test_a_default_of_a_parameter_meets_the_tests_that_name_the_function_too(tmp
     code = mutations_in(tmp_path, "def fits_nobody(a, most=5):\n    return a < most\n")
     assert choosing.candidates(of(code, "5"), measured) == [(table, {"table::a": 0.5}), (calls, {"calls::a": 1.0})]
     assert choosing.candidates(of(code, "a < most"), measured) == [(calls, {"calls::a": 1.0})]
+    # A table of a package's defaults comes first, however much it calls: it is there for this.
+    defaults = table.rename(tmp_path / "test_defaults_of_made_up.py")
+    measured[defaults] = measured.pop(table) | {"table::a": (9.0, [f"atom_made_up/other.py: f{n}" for n in range(9)])}
+    assert choosing.candidates(of(code, "5"), measured) == [(defaults, {"table::a": 9.0}), (calls, {"calls::a": 1.0})]
 
 
 def test_a_mistake_meets_the_nearest_file_whole_and_some_of_each_other_before_the_slow_tests_of_one():

@@ -32,7 +32,7 @@ def candidates(mutation: Mutation, measured: Mapping[Path, Measured], *, may_gue
     by those that call a function which reads its name, and by the files of tests that have the name in them. A default
     of a parameter is met by the latter too. Where there are none, a mistake is met by the files in which something of
     its file is called; where nothing is, by all tests, if `may_guess`. The nearest tests are those that call the fewest
-    functions beside it.
+    functions beside it; to a default it is the table of its package's.
     """
     function, name = _function_of(mutation), _name_of(mutation)
     callees = {function} if function is not None else readers(mutation.file, name) if name else set[str]()
@@ -46,7 +46,12 @@ def candidates(mutation: Mutation, measured: Mapping[Path, Measured], *, may_gue
     if may_guess:  # what interpreted kernels call is not measured
         found |= {file: tests for file, tests in measured.items() if is_interpreted(file)}
     is_kernel = "triton" in mutation.file
-    ordered = sorted(found, key=lambda file: (is_interpreted(file) != is_kernel, _fewest_calls(found[file]), file))
+
+    def distance(file: Path) -> tuple[bool, bool, int, Path]:
+        is_table = mutation.kind == "default" and file.name.startswith("test_defaults_of_")
+        return not is_table, is_interpreted(file) != is_kernel, _fewest_calls(found[file]), file
+
+    ordered = sorted(found, key=distance)
     return [(file, {name: test[0] for name, test in found[file].items()}) for file in ordered]
 
 

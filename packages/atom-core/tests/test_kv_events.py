@@ -18,7 +18,7 @@ from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
 from atom_core.kv_events import KVEventPublisher
 from atom_core.kv_events.config import address_of
 from atom_core.kv_events.recorder import number_of
-from atom_core.kv_events.schema import AllBlocksCleared, BlockStored
+from atom_core.kv_events.schema import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import Pages
 from fake_elsewhere import let_offload
@@ -210,6 +210,29 @@ def test_a_subscriber_of_an_engine_rebuilds_what_it_caches_and_gets_what_it_miss
             if int.from_bytes(number, "big") == last:
                 break
         assert told.cached == router.cached
+
+
+def test_events_have_the_names_and_fields_of_vllm_and_leave_out_what_none_has():
+    stored = BlockStored([7], None, [1, 2], 2)
+    full = BlockStored([7], 6, [1, 2], 2, None, "GPU", None, [("salt",)], 1, "sliding_window", 16)
+    batch = KVEventBatch(1.5, [stored, full, BlockRemoved([7]), BlockRemoved([7], group_idx=1), AllBlocksCleared()], 3)
+    always = {"type": "BlockStored", "block_hashes": [7], "token_ids": [1, 2], "block_size": 2} | {
+        "lora_id": None, "medium": "GPU", "lora_name": None
+    }  # fmt: skip
+    layers = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 16}
+    removed = {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(batch)) == [
+        1.5,
+        [
+            always | {"parent_block_hash": None},
+            always | {"parent_block_hash": 6, "extra_keys": [["salt"]]} | layers,
+            removed,
+            removed | {"group_idx": 1},
+            {"type": "AllBlocksCleared"},
+        ],
+        3,
+    ]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(KVEventBatch(1.5, []))) == [1.5, [], None]
 
 
 def test_addresses_count_up_by_engine():

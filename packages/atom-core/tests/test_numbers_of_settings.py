@@ -118,6 +118,9 @@ def test_neither_threads_nor_engines_are_more_than_the_machine_has_cores(name: s
     assert getattr(EngineArgs(**{name: 16}), name) == 16
     with pytest.raises(ConfigError, match=rf"^{name} is 17, more than this machine has cores: give at most 16$"):
         EngineArgs(**{name: 17})
+    monkeypatch.setattr(os, "cpu_count", lambda: None)  # the system does not say: there is one
+    with pytest.raises(ConfigError, match=rf"^{name} is 2, .*: give at most 1$"):
+        EngineArgs(**{name: 2})
 
 
 @pytest.mark.parametrize("name", CHOSEN)

@@ -179,6 +179,8 @@ def test_siblings_wait_for_the_prompt_and_then_share_its_blocks():
     siblings = make_siblings()
     engine.add(*siblings)
     engine.run()
+    scheduled = [{entry.request_id for entry in step.scheduled} for step in engine.steps[:3]]
+    assert scheduled == [{"p-0"}, {"p-0"}, {"p-0", "p-1", "p-2"}]
     assert [engine.ends[f"p-{i}"].num_cached_tokens for i in range(3)] == [0, 8, 8]
     assert [engine.tokens[request.request_id] for request in siblings] == [
         tokens_alone(request) for request in siblings

@@ -53,6 +53,17 @@ def test_the_end_mark_is_forced_and_then_everything_is_free():
     assert allowed(parser) == TEXTS
 
 
+def test_a_mark_of_several_tokens_is_forced_in_their_order():
+    budget = ThinkingBudget(1, "<think>", "</think>x</think>ya", is_open=True)
+    parser = feed(ThinkingParser(budget, Words()), "a")
+    for text in ("</think>", "x</think>y", "a"):
+        assert not parser.is_over
+        assert allowed(parser) == [text]
+        feed(parser, text)
+    assert parser.is_over
+    assert allowed(parser) == TEXTS
+
+
 def test_a_mark_that_has_begun_is_completed():
     parser = feed(make_parser(is_open=True), "a", "</")
     assert allowed(parser) == ["think>"]
@@ -112,3 +123,5 @@ def test_the_end_mark_waits_until_the_grammar_lets_it_begin():
     feed(parser, "a")
     grammar.texts = ("a", "</think>")
     assert allowed(parser) == ["</think>"]
+    assert feed(parser, "</think>").is_over
+    assert allowed(parser) == ["a", "</think>"]

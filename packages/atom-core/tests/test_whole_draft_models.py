@@ -187,7 +187,7 @@ def test_a_model_whose_tokens_differ_is_refused_and_one_without_a_tokenizer_is_t
     vocab[one], vocab[two] = vocab[two], vocab[one]
     path.write_text(json.dumps(tokenizer))
     message = refusal(tiny_llama, draft)
-    assert " as token 300, which in " in message
+    assert f"{draft} has {two!r} as token 300, which in {tiny_llama} is {one!r}: " in message
     assert "take a draft model of the same tokenizer" in message
     path.unlink()
     args = EngineArgs(model=str(tiny_llama), **drafting(draft))

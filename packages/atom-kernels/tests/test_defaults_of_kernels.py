@@ -13,6 +13,10 @@ MODULES = (
     "delta.mixer",
     "formats.*",
     "rotary.tables",
+    "mixers.backend",
+    "mixers.plan",
+    "platform.platform",
+    "protocols.*",
 )
 # A new default is written here too: who changes one changes what callers get that never mention it.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -33,6 +37,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "linear.contract.LinearProblem": {"bias": False},
     "linear.contract.FusedLinearProblem": {"gated": False},
     "linear.contract.fused_linear": {"eps": 0.0, "norm_offset": 0.0, "gated": False},
+    "mixers.backend.MixerBackend": {"is_fallback": False},
+    "mixers.plan.MixerPlan": {"has_kernel": True},
     "moe.contract.RoutingProblem": {
         "scoring": "softmax",
         "renormalize": False,
@@ -55,6 +61,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "norm.contract.rms_norm": {"weight_offset": 0.0},
     "norm.contract.add_rms_norm": {"weight_offset": 0.0},
     "norm.contract.layer_norm": {"weight_offset": 0.0},
+    "platform.platform.Platform": {
+        "batch_invariant": False,
+        "num_devices": 0,
+        "num_processors": 0,
+        "bytes_per_second": 0.0,
+    },
+    "platform.platform.Platform.rocm": {"release": "git", "device": "cuda"},
+    "protocols.cache_format.CacheFormat": {"scales": "none"},
+    "protocols.collectives.Collectives.all_gather": {"dim": -1},
+    "protocols.collectives.SingleRank.all_gather": {"dim": -1},
+    "protocols.geometry.BatchGeometry": {"max_decode_len": 1, "prompts_are_new": False},
+    "protocols.kv_cache.CacheLayout.allocate": {"device": "cpu"},
+    "protocols.slots.Slots": {"slots_each": 1, "hand_over": 64},
     "reduce.contract.all_reduce_add_rms_norm": {"weight_offset": 0.0},
     "rotary.contract.RotaryProblem": {"interleaved": False, "mrope_interleaved": False},
     "rotary.contract.apply_rotary": {"interleaved": False, "mrope_interleaved": False},

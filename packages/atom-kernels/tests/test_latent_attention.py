@@ -9,9 +9,10 @@ import torch
 
 from atom_kernels.attention.mla import MlaProblem, latent_attention
 from atom_kernels.attention.mla.cases import make_problem, make_step
-from atom_kernels.attention.mla.native_steps import expands
+from atom_kernels.attention.mla.native_steps import expands, plan_step
 from atom_kernels.attention.mla.ops import LATENT_ATTENTION
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
+from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.operator import Work
 from atom_kernels.protocols import BatchGeometry, CacheLayout
@@ -178,6 +179,25 @@ def test_a_request_is_expanded_where_that_costs_less():
     assert not expands(problem, 1, 512)
     assert not expands(problem, 32, 8192)
     assert not expands(make_problem(16, 512, 128, 64, 128), 512, 512)
+    # What 100 queries save of 768 numbers a pair is worth 71 keys of others, of 131072 each, and not 72.
+    assert [expands(problem, 100, 100 + others) for others in (71, 72)] == [True, False]
+
+
+def test_as_many_requests_are_expanded_together_as_have_room():
+    problem = make_problem(16, 512, 128, 64, 128, "bfloat16")
+    room = 512 * 16 * (128 + 64 + 128)
+
+    def rounds(*lengths: int) -> list[int]:
+        """The keys of each round."""
+        geometry, _ = make_geometry([(length, length) for length in lengths], problem.block_size)
+        expanded = plan_step(problem, geometry, room).expanded
+        assert expanded is not None
+        return [len(one.slots) for one in expanded[1]]
+
+    assert rounds(256, 256) == [512]
+    assert rounds(256, 257) == [256, 257]
+    assert rounds(512) == [512]
+    assert rounds(600, 100) == [512, 188]
 
 
 def test_a_request_of_fewer_than_16_queries_is_never_expanded():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, Plain, num_bytes, weight_specs
+from atom_kernels.formats.codes import Codes
 from atom_kernels.formats.cutting import cut, format_of_cuts
 from atom_kernels.formats.nibbles import pack_nibbles, unpack_nibbles
 from atom_kernels.formats.tiles import largest_of_tiles, smallest_and_largest, tiles
@@ -220,3 +221,18 @@ def test_a_cut_takes_the_scales_of_its_rows_and_columns():
     assert cut(scale, source, half, (2, 5), (6, 8)).tolist() == [[2.0], [4.0]]
     rows = Part(torch.float32, 1, None)
     assert cut(torch.tensor([[1.0], [2.0], [3.0]]), rows, rows, (1, 3), (2, 5)).tolist() == [[2.0], [3.0]]
+
+
+def test_numbers_of_codes_are_in_a_tensor_of_their_own():
+    stored = torch.ones(2, 32)
+    numbers = Codes.PLAIN.numbers(stored)
+    numbers += 1
+    assert stored.eq(1).all()
+    eight, four = (
+        torch.tensor([[-128, 127]], dtype=torch.int8),
+        pack_nibbles(torch.tensor([[0, 15, 8, 1]]).to(torch.uint8)),
+    )
+    assert Codes.INT8.numbers(eight).tolist() == [[-128.0, 127.0]]
+    assert Codes.INT4.numbers(four).tolist() == [[0.0, 15.0, 8.0, 1.0]]
+    assert Codes.E2M1.numbers(four).tolist() == [[0.0, -6.0, 0.0, 0.5]]
+    assert Codes.E4M3.numbers(torch.tensor([[-2.5]]).to(torch.float8_e4m3fn)).tolist() == [[-2.5]]

@@ -10,11 +10,11 @@ from dataclasses import astuple, replace
 import pytest
 import torch
 
-from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, Plain
+from atom_kernels.linear import FusedLinearProblem, LinearProblem
 from atom_kernels.linear.triton.config_choice import many_rows_configs, near_by, packed_config, skinny_configs
 from atom_kernels.linear.triton.launch_model import seconds
-from atom_kernels.linear.triton.packed_weights import packing_of
+from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, packing_of, why_not_packed
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, default_config, tuning_key
 from atom_kernels.platform import Platform, use_platform
 from atom_kernels.tuned import TunedRow
@@ -262,3 +262,49 @@ def test_a_kernel_is_compiled_with_the_sizes_of_its_configuration():
             "MAKES_WEIGHTS": True, "num_warps": 8, "num_stages": 3,
         }  # fmt: skip
     assert written(SkinnyConfig(1, 2, 3)) == "1x2x3x1x4x4x1"
+
+
+# Format -> the numbers of its scales and of what is added, as kernels read them; or why they do not.
+PACKED = {
+    Float8(): (torch.float32, None),
+    Float8(128, 128): (torch.float32, None),
+    Integers(8): (torch.float32, None),
+    Integers(8, 32): (torch.float32, None),
+    Integers(4, 128): (torch.float32, None),
+    Integers(4, 256): (torch.float32, None),
+    # Two numbers of 16 bits share a word.
+    Integers(4, 32, Offset.ZERO_POINT, torch.float16): (torch.int32, None),
+    Integers(4, 64, Offset.MINIMUM, torch.float16): (torch.uint32, None),
+    Integers(4, 32, Offset.ZERO_POINT): (torch.float32, torch.float32),
+    Integers(4, 32, Offset.MINIMUM): (torch.float32, torch.float32),
+    Mxfp4(): (torch.int32, None),
+    Nvfp4(): (torch.float32, None),
+    Plain(torch.bfloat16): "for packed weights",
+    Integers(4, 48): "reads groups of 16, 32, 64 or multiples of 128 inputs, not 48",
+    Integers(4, 96): "reads groups of 16, 32, 64 or multiples of 128 inputs, not 96",
+    Integers(8, 48): "reads tiles of multiples of 32 inputs, not 48",
+    Float8(1, 48): "reads tiles of multiples of 32 inputs, not 48",
+    Integers(8, 32, Offset.MINIMUM, torch.float16): "reads codes of eight bits without a minimum",
+}
+
+
+@pytest.mark.parametrize("weight_format", PACKED, ids=lambda weight_format: weight_format.name)
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_weights_are_of_these_numbers_and_as_large_as_was_said(weight_format, bias):
+    problem = LinearProblem(
+        in_features=768, out_features=64, dtype=torch.bfloat16, bias=bias, weight_format=weight_format
+    )
+    expected = PACKED[weight_format]
+    if isinstance(expected, str):
+        assert why_not_packed(problem) == expected
+        return
+    assert why_not_packed(problem) is None
+    weights = torch.randn(64, 768, generator=torch.Generator().manual_seed(0))
+    vector = torch.zeros(64, dtype=torch.bfloat16) if bias else None
+    packed = PACKED_LAYOUT.pack(problem, {**weight_format.quantize(weights), "bias": vector})
+    assert packed["bias"] is vector
+    assert packed["scale"].dtype == expected[0]
+    assert (None if packed["minimum"] is None else packed["minimum"].dtype) == expected[1]
+    held = [tensor for tensor in packed.values() if tensor is not None]
+    assert all(tensor.is_contiguous() for tensor in held)
+    assert sum(tensor.nbytes for tensor in held) == PACKED_LAYOUT.num_bytes(problem, 0)

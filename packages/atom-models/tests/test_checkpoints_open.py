@@ -129,6 +129,17 @@ def test_yarn_extends_the_context(tmp_path):
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     folder = make_folder(tmp_path / "m", {"max_position_embeddings": 32, "rope_scaling": rope})
     assert open_checkpoint(folder).max_model_len == 128
+    folder = make_folder(tmp_path / "n", {"max_position_embeddings": 32, "rope_scaling": rope | {"factor": 1.5}})
+    assert open_checkpoint(folder).max_model_len == 48
+    del rope["factor"]
+    folder = make_folder(tmp_path / "o", {"max_position_embeddings": 32, "rope_scaling": rope})
+    assert open_checkpoint(folder).max_model_len == 32
+
+
+@pytest.mark.parametrize("name", ["max_position_embeddings", "max_sequence_length", "model_max_length", "n_positions"])
+def test_the_longest_context_that_any_field_names_counts(tmp_path, name):
+    fields = {"max_sequence_length": 0, "n_positions": 7, "model_max_length": 1e30} | {name: 64}
+    assert open_checkpoint(make_folder(tmp_path / "m", fields)).max_model_len == 64
 
 
 @pytest.mark.parametrize(

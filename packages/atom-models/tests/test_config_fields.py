@@ -19,6 +19,7 @@ import transformers
 from atom_models import CheckpointError, architectures, load_model
 from atom_models.architectures import registry
 from atom_models.architectures.fine_grained_moe import FineGrainedMoEConfig
+from atom_models.architectures.qwen_hybrid import QwenHybridConfig
 from atom_models.config.reading import read_config
 from tiny_architectures import FAMILIES, make_tiny, reference_model
 
@@ -214,3 +215,22 @@ def test_what_is_no_architecture_here_is_told_with_the_nearest():
         "supported: this version runs text models alone. Use a text-only checkpoint such as one of MistralForCausalLM; "
         f"supported: {supported}."
     )
+
+
+def test_every_fourth_layer_of_a_hybrid_has_attention_unless_its_config_names_them():
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"vocab_size": 512, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    sizes |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+
+    def kinds(num_layers: int, **fields: Any) -> list[bool]:
+        config = read_config(QwenHybridConfig, {**sizes, "num_hidden_layers": num_layers, **fields})
+        return [config.has_attention(layer) for layer in range(num_layers + 2)]
+
+    assert kinds(8) == [False, False, False, True] * 2 + [
+        True,
+        True,
+    ]  # behind the last one further tokens are predicted
+    assert kinds(3, full_attention_interval=2) == [False, True, False, True, True]
+    assert kinds(2, layer_types=["full_attention", "linear_attention"]) == [True, False, True, True]
+    with pytest.raises(ValueError, match="layer_types has 'other' for layer 0; allowed are full_attention and linear_"):
+        kinds(1, layer_types=["other"])

@@ -21,7 +21,7 @@ from atom_models import (
     open_checkpoint,
 )
 from atom_models.drafting import build_draft, choose_draft
-from atom_models.drafting.eagle_config import read_eagle_config
+from atom_models.drafting.eagle_config import eagle_method, read_eagle_config
 from atom_models.layers.loadable import loadable
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import ONLINE
@@ -277,6 +277,24 @@ def test_a_head_with_the_architecture_of_a_llama_is_known_by_its_tensors_or_its_
     if not has_weights:
         (head / "model.safetensors").unlink()
     assert choose_draft(open_checkpoint(targets["llama"]), open_checkpoint(head)).method == method
+
+
+def test_every_name_of_an_architecture_says_which_method_it_is_of(tmp_path: Path):
+    methods = {
+        "EagleLlamaForCausalLM": "eagle",
+        "LlamaForCausalLMEagle": "eagle",
+        "Eagle3LlamaForCausalLM": "eagle3",
+        "LlamaForCausalLMEagle3": "eagle3",
+        "Eagle3Speculator": "eagle3",
+        "Eagle3DraftModel": "eagle3",
+        "LlamaForCausalLM": "eagle3",  # by its tensors
+    }
+    head = make_head(tmp_path)
+    found = {}
+    for name in methods:
+        rewrite_config(head, architectures=[name])
+        found[name] = eagle_method(open_checkpoint(head))
+    assert found == methods
 
 
 def test_heads_of_qwen3_layers_are_128_wide_unless_their_config_says_otherwise(tmp_path: Path):

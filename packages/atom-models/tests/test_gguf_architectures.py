@@ -372,6 +372,8 @@ def test_a_float_that_float32_cannot_hold_stays_as_it_is():
         # Text that only looks so is no end.
         (["<end_of_turn>"], [1], (2,)),
         (["<|end|>"], [3], (2,)),
+        # Nobody says of what kind it is.
+        (["<end_of_turn>"], [], (2,)),
     ],
 )
 def test_tokens_that_end_turns_are_known_by_their_text(tmp_path, ends, kinds, found):

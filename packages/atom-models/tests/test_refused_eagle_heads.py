@@ -67,6 +67,22 @@ WRONG_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         {"method": "eagle", "norm_output": True},
         "sets norm_output, which EAGLE-3 alone has",
     ),
+    **{
+        f"{name} in a head of eagle": ({"method": "eagle", name: True}, f"sets {name}, which EAGLE-3 alone has")
+        for name in ("norm_before_residual", "norm_before_fc", "fc_norm")
+    },
+    "layers of the target in a head of eagle": (
+        {"method": "eagle", "eagle_aux_hidden_state_layer_ids": [1, 2]},
+        "sets eagle_aux_hidden_state_layer_ids, which EAGLE-3 alone has",
+    ),
+    "another size of the target in a head of eagle": (
+        {"method": "eagle", "hidden_size": 48, "target_hidden_size": 64},
+        "sets target_hidden_size, which EAGLE-3 alone has",
+    ),
+    "a factor on the logits in a head of eagle": (
+        {"method": "eagle", "logit_scale": 2.0},
+        "sets logit_scale, which EAGLE-3 alone has",
+    ),
     "a small vocabulary in a head of eagle": (
         {"method": "eagle", "draft_vocab_size": 100},
         "sets draft_vocab_size, which EAGLE-3 alone has",

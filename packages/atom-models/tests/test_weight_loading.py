@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import logging
+import math
 import pickle
 import weakref
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from safetensors.torch import save_file
 
 from atom_models import (
     BuildContext,
@@ -28,6 +30,8 @@ from atom_models import (
 from atom_models.layers.weights import Weights
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.quantization import ExpectedWeight
+from atom_models.weights import filling
+from atom_models.weights.safetensors_source import open_safetensors
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama, write_weights
 
@@ -409,3 +413,30 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_a_tensor_is_read(tmp_p
         load_weights(model, checkpoint)
     with pytest.raises(RuntimeError, match="has no weights yet"):
         model.model.embed_tokens(torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "are_finite"),
+    [([1.0, -2.0], True), ([], True), ([1.0, math.inf], False), ([-math.inf, 1.0], False), ([1.0, math.nan], False)],
+)
+def test_one_number_that_is_not_finite_is_enough(numbers, are_finite):
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert filling._is_finite(torch.tensor(numbers, dtype=dtype)) is are_finite
+    assert filling._is_finite(torch.tensor([1, 2]))
+
+
+def test_a_file_of_any_name_is_read_if_it_is_the_only_one_and_numbers_of_every_kind(tmp_path):
+    names = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e8m0fnu"
+    names += " int64 int32 int16 int8 uint8 bool"
+    kinds = {name: getattr(torch, name) for name in names.split()}
+    save_file({name: torch.ones(2, 3).to(kind) for name, kind in kinds.items()}, tmp_path / "weights.safetensors")
+    source = open_safetensors(tmp_path)
+    headers = source.headers().tensors
+    assert {name: (header.shape, header.dtype) for name, header in headers.items()} == {
+        name: ((2, 3), kind) for name, kind in kinds.items()
+    }
+    read = dict(source.read(kinds))
+    assert {name: tensor.dtype for name, tensor in read.items()} == kinds
+    save_file({"other": torch.ones(1)}, tmp_path / "more.safetensors")
+    with pytest.raises(CheckpointError, match="has 2 safetensors files but no model.safetensors.index.json"):
+        open_safetensors(tmp_path)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from atom_core import InvalidRequestError
 from atom_server.bodies.client_names import MESSAGES as MESSAGES_NAMES
-from atom_server.bodies.client_names import RESPONSES, named_as
+from atom_server.bodies.client_names import RESPONSES, Names, named_as, renamed
 from atom_server.errors import APIError
 
 TURNS = [{"role": "user", "content": "hello"}]
@@ -62,6 +63,58 @@ def test_only_names_are_changed_in_a_message():
     error = caught.value
     assert error.message == "'input' of many messages need max_output_tokens"
     assert (error.param, error.code) == ("input[0].content", "x")
+
+
+@pytest.mark.parametrize(
+    ("param", "named"),
+    [
+        (None, None),
+        ("", ""),
+        ("[0].messages", "[0].messages"),
+        ("tools[0].messages", "tools[0].messages"),
+        ("messages", "input"),
+        ("messages[1]-x", "input[1]-x"),
+        ("response_format.json_schema.schema", "text.format.schema"),
+        ("response_format.type.json_schema", "text.format.type.json_schema"),
+    ],
+)
+def test_of_a_path_the_first_name_is_changed(param: str | None, named: str | None):
+    assert renamed(APIError(400, "no", param=param), RESPONSES).param == named
+
+
+# What a route calls the fields of a chat completion.
+CALLED = {
+    "responses": {
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "response_format": "text.format",
+        "reasoning_effort": "reasoning.effort",
+        "tools": "tools",
+    },
+    "messages": {
+        "response_format": "output_config.format",
+        "reasoning_effort": "output_config.effort",
+        "stop": "stop_sequences",
+        "thinking_token_budget": "thinking.budget_tokens",
+        "chat_template_kwargs": "thinking",
+        "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+        "max_tokens": "max_tokens",
+    },
+}
+
+
+@pytest.mark.parametrize(("names", "route"), [(RESPONSES, "responses"), (MESSAGES_NAMES, "messages")])
+def test_every_field_has_the_name_that_its_route_gives_it(names: Names, route: str):
+    for ours, theirs in CALLED[route].items():
+        error = renamed(InvalidRequestError(f"'{ours}' is wrong", ours, "odd"), names)
+        assert isinstance(error, InvalidRequestError)
+        assert (error.message, error.param, error.code) == (f"'{theirs}' is wrong", theirs, "odd")
+
+
+def test_an_answer_with_an_error_keeps_its_status_and_its_headers():
+    error = renamed(APIError(429, "wait", param="messages", code="busy", headers={"retry-after": "3"}), RESPONSES)
+    assert isinstance(error, APIError)
+    assert (error.status, error.param, error.code, error.headers) == (429, "input", "busy", {"retry-after": "3"})
 
 
 def test_other_errors_pass_as_they_are():

@@ -163,6 +163,7 @@ async def test_while_no_descriptor_is_left_the_log_says_so(limit, caplog, monkey
     def dup(descriptor):
         nonlocal looks
         looks += 1
+        assert descriptor == 2  # which is always open
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(descriptors.os, "dup", dup)

@@ -109,6 +109,11 @@ def test_where_every_reply_begins_with_thoughts_the_prompt_has_begun_them():
     [
         (r"\s*<tool_call>\s*<f=(?P<name>[^>\n]+)>", ["<tool_call><f=", Group("name"), ">"]),
         (r"(?:\^|b)a+\n", ["^a\n"]),
+        (r"(?P<one>.)b(?P<two>c)(?:d)\.", [Group("one"), "b", Group("two"), "d."]),
+        (r"(?P<three>(?:a)b)c", [Group("three"), "c"]),
+        (r"a??b*+c+?d?", ["c"]),
+        (r"a\b\t[]x]?", ["a\t"]),
+        (r"(|a)b", ["ab"]),
         (r"(?:<m>)?[^<]*<t\|>$", ["<t|>"]),
         (r"a(b|c)\s+", ["ab\n"]),
         (r"a.b", None),

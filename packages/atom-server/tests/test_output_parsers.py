@@ -16,6 +16,7 @@ from atom_server.output.notation import NOTATIONS
 from atom_server.output.parts import Assembled, assemble
 from atom_server.output.plain_json import JsonParser
 from atom_server.output.reasoning import MARKERS, ReasoningParser
+from atom_server.output.response_template.notation import written_calls
 
 NAMES = ("f", "g")
 ARGUMENTS = '{"a": "}\\"{ <x>", "b": [1, {"c": null}]}'
@@ -66,6 +67,16 @@ CASES = {
     "a list, the second call without arguments": (json_parser, f'[{CALL}, {{"name": "g"}}]', ("", "", TWO)),
     "another function": (json_parser, '{"name": "h", "x": 1} so', ('{"name": "h", "x": 1} so', "", [])),
     "other json": (json_parser, '{"x": 1}', ('{"x": 1}', "", [])),
+    "a call with numbers and words beside it": (
+        calls_of("hermes"), f'<tool_call>{{"id": 12, "name": "f", "x": true, "arguments": {ARGUMENTS}}}</tool_call>',
+        ("", "", [("f", ARGUMENTS)]),
+    ),
+    "arguments that are none": (
+        calls_of("hermes"), '<tool_call>{"arguments": null, "name": "g"}</tool_call>', ("", "", [("g", "{}")]),
+    ),
+    "arguments that are a number": (
+        calls_of("hermes"), '<tool_call>{"name": "g", "arguments": 12}</tool_call>', ("", "", [("g", "12")]),
+    ),
     "no json": (json_parser, "[note] {yes}", ("[note] {yes}", "", [])),
     "mistral, a list": (calls_of("mistral-json"), f'So[TOOL_CALLS] [{CALL}, {{"name": "g"}}]', ("So", "", TWO)),
     "mistral": (calls_of("mistral"), f"So[TOOL_CALLS]f[ARGS]{ARGUMENTS}[TOOL_CALLS]g[ARGS]{{}}", ("So", "", TWO)),
@@ -167,12 +178,36 @@ CASES = {
     "harmony, the recipient first": (
         HarmonyParser, " to=functions.g<|channel|>commentary json<|message|>{}", ("", "", [("g", "{}")]),
     ),
+    "harmony, arguments behind white space, and none": (
+        HarmonyParser,
+        "<|channel|>commentary to=functions.f<|message|> \n{} <|call|>"
+        "<|start|>assistant<|channel|>commentary to=functions.g<|message|> \n<|call|>",
+        ("", "", [("f", "{} "), ("g", "{}")]),
+    ),
+    "harmony, an answer behind white space": (
+        HarmonyParser, "<|channel|>final<|message|> \nyes<|return|>", (" \nyes", "", []),
+    ),
     "harmony, an answer": (
         HarmonyParser,
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>",
         ("yes", "hm", []),
     ),
     "harmony without channels": (HarmonyParser, "plain", ("plain", "", [])),
+    "harmony, a first message without a channel": (HarmonyParser, "<|message|>plain", ("plain", "", [])),
+    "harmony that ends in its first header": (HarmonyParser, "<|channel|>analysis", ("", "", [])),
+    "harmony that ends in what may be a header": (HarmonyParser, " to=functions.f", (" to=functions.f", "", [])),
+    "harmony that ends in what may be a mark": (HarmonyParser, "<|chan", ("<|chan", "", [])),
+    "harmony that ends in a later header": (
+        HarmonyParser, "<|channel|>final<|message|>yes<|end|><|start|>assistant", ("yes", "", []),
+    ),
+    "harmony with text between messages": (
+        HarmonyParser,
+        "<|channel|>final<|message|>yes<|end|>\nno<|start|>assistant<|channel|>final<|message|>, yes",
+        ("yes, yes", "", []),
+    ),
+    "harmony to somebody else": (
+        HarmonyParser, "<|channel|>commentary to=browser.open<|message|>{}<|call|>", ("{}", "", []),
+    ),
     "reasoning": (
         thinking(),
         f"<think>\nhm <b\n</think>\n\nSo<tool_call>{CALL}</tool_call>",
@@ -198,6 +233,15 @@ def test_a_text_gives_the_same_whatever_its_pieces(case):
     assert parsed(make, list(text)) == expected
     for position in range(len(text)):
         assert parsed(make, [text[:position], text[position:]]) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, notation in NOTATIONS.items() if notation.trigger])
+def test_what_is_written_in_a_notation_is_read_in_it(name):
+    values = {"city": "A b", "days": 3, "note": "5"}
+    calls = [("f", values), ("f", {"city": "3"}), ("f", {})]
+    found = parsed(calls_of(name), [written_calls(NOTATIONS[name], calls)])
+    assert [(called, json.loads(arguments)) for called, arguments in found.calls] == calls
+    assert found.content == ""
 
 
 def test_every_notation_has_a_case():
@@ -233,6 +277,21 @@ def test_even_a_broken_text_gives_the_same_whatever_its_pieces(name, data):
 )
 def test_arguments_stream_before_their_end(make, begin):
     assert assemble(make().feed(begin)).calls == [("f", '{"city": "lo')]
+
+
+def test_a_harmony_text_says_whether_it_ends_inside_the_reasoning():
+    parser, found = HarmonyParser(), []
+    for piece in (
+        "<|channel|>analysis",
+        "<|message|>",
+        "hm",
+        "<|end|>",
+        "<|start|>assistant<|channel|>final",
+        "<|message|>yes",
+    ):
+        parser.feed(piece)
+        found.append(parser.is_reasoning)
+    assert found == [False, True, True, False, False, False]
 
 
 def random_harmony(source) -> str:

@@ -51,6 +51,58 @@ def test_a_response_says_what_a_chat_completion_says(client):
     assert response.usage.total_tokens == response.usage.input_tokens + 12
 
 
+# Every field of a request that its response tells again, with a value other than the default.
+TOLD: dict[str, Any] = {
+    "background": True,
+    "instructions": "Be brief.",
+    "max_output_tokens": 7,
+    "max_tool_calls": 3,
+    "metadata": {"a": "b"},
+    "parallel_tool_calls": False,
+    "previous_response_id": "resp_1",
+    "reasoning": {"effort": "low", "summary": None},
+    "store": False,
+    "temperature": 0.5,
+    "text": {"format": {"type": "json_object"}},
+    "tool_choice": {"type": "function", "name": "f"},
+    "tools": [{"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}],
+    "top_logprobs": 2,
+    "top_p": 0.25,
+    "truncation": "disabled",
+    "user": "me",
+}
+DEFAULTS = dict.fromkeys(TOLD) | {
+    "background": False,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": {},
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+
+
+@pytest.mark.parametrize(("fields", "told"), [(TOLD, TOLD), ({}, DEFAULTS)], ids=["given", "left out"])
+def test_a_response_tells_all_that_was_asked_for_and_has_every_field(fields, told):
+    writer = ResponseWriter(CreateResponseRequest(model="m", input="x", **fields), "m", ReplyReader(), None)
+    response = writer.unfinished("queued")
+    assert abs(response.pop("created_at") - time.time()) < 60
+    assert response == told | {
+        "id": writer.id,
+        "object": "response",
+        "status": "queued",
+        "error": None,
+        "incomplete_details": None,
+        "model": "m",
+        "output": [],
+        "usage": None,
+    }
+
+
 def test_instructions_and_messages_reach_the_template(client):
     items = [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
              {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "c"}]},

@@ -25,6 +25,13 @@ CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{conten
         ("boolean", "True", True),
         ("boolean", "yes", "yes"),
         ("null", "None", None),
+        ("null", " null\n", None),
+        ("null", "nothing", "nothing"),
+        ("number", "1e400", "1e400"),
+        ("number", "4", 4),
+        ("integer", "4.0", 4),
+        ("boolean", " 1 ", True),
+        ("boolean", "0", False),
         ("string", "3", "3"),
     ],
 )

@@ -42,6 +42,7 @@ _TESTS_OF: dict[str, tuple[str, ...]] = {
         "attention",
     ),
     "tables.py": (
+        "tables",
         "cache_write",
         "attention",
         "latent",

@@ -8,6 +8,7 @@ from tools.mutate.parts.part import Harmless, Part
 _CORE = "atom-core/src/atom_core"
 _REPLICA_TESTS = (
     "atom-core/tests/test_routing.py",
+    "atom-core/tests/test_health_of_engines.py",
     "atom-core/tests/test_data_parallel_settings.py",
     "atom-core/tests/test_data_parallel_offline.py",
     "atom-core/tests/test_data_parallel.py",
@@ -26,6 +27,7 @@ _DRAFTING_TESTS = (
 _HOW_LONG = "how long is waited for what does not come: no test waits for it"
 HARMLESS: Harmless = {
     ("replicas/replicas.py", "600.0", "*"): _HOW_LONG,
+    ("drafting/eagle3.py: __init__", "0", "1"): "heads have no windows, which are all that a layer's number decides",
     ("replicas/replicated_core.py", "600.0", "*"): _HOW_LONG,
     ("replicas/replicated_core.py", "0.5", "*"): "how long a step that brings nothing takes: callers come again",
 }

@@ -38,6 +38,14 @@ HARMLESS: Harmless = {
         for file in ("ops.py", "mla/ops.py")
         for scope in ("(module)", "_explained", "_parity_steps", "_bench_steps")
     },
+    **{
+        (
+            f"attention/{place}",
+            "-(-length // block_size)",
+            "(-(-length // block_size)) + 1",
+        ): "what is beyond is cut off"
+        for place in ("torch_backend.py: _cut", "mla/native_steps.py: _slots")
+    },
     ("cache/device_memory.py: count_weights_per_token", "*", "*"): _ON_A_GPU,
     ("cache/device_memory.py: measure_memory", "*", "*"): _ON_A_GPU,
     ("cache/device_memory.py: give_memory_back", "*", "*"): _ON_A_GPU,

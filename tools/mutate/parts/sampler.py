@@ -61,13 +61,18 @@ HARMLESS: Harmless = {
     ("triton_filters.py: _between", "24", "*"): _HOW_SOON,
     ("triton_filters.py: _between", 'logit > float("-inf")', "*"): _HOW_SOON,
     ("triton_filters.py: _between", 'logit < float("inf")', "*"): _HOW_SOON,
-    ("triton_rows.py: logit_of", "0", "1"): _HOW_SOON,
+    ("triton_rows.py: logit_of", "*", "*"): _HOW_SOON,
     (
         "triton_filters.py: window_kernel",
         "(keys >= low) & (keys < high) & (ids < vocab_size)",
         "*",
     ): "the search looks at the keys of its candidates again: more of them take it longer",
     ("triton_backend.py", "256", "257"): "what does not fit in a region is searched in the row",
+    (
+        "triton_backend.py: _find_thresholds",
+        "num_rows, num_chunks",
+        "num_chunks, num_rows",
+    ): "memory whose shape nobody reads",
     ("triton_backend.py: of", "1", "2"): "how many chunks a program takes is its speed alone",
     (
         "triton_draw.py: kept_mass_kernel",
@@ -82,6 +87,22 @@ HARMLESS: Harmless = {
     ): "both are there, or neither",
     ("triton_filters.py: pivot_kernel", "tl.arange(0, CHUNKS) < num_chunks", "*"): _ANY_PIVOTS,
     ("triton_filters.py: pivot_kernel", "high, middle - 1", "middle - 1, high"): _ANY_PIVOTS,
+    ("triton_filters.py: pivot_kernel", "0.0", "1.0"): "no chunk has the scale 0, and any pivots would do",
+    ("triton_filters.py: pivot_kernel", "best - bests, 0.0", "*"): _ANY_PIVOTS,
+    (
+        "triton_filters.py: pivot_kernel",
+        "best - tl.where(scale > 0, scale, 1.0) * tl.exp2((steps - 3) * 0.25)",
+        "*",
+    ): _ANY_PIVOTS,
+    **{
+        (f"{file}.py", *edit): reason
+        for file in ("triton_draw", "triton_filters", "triton_drafts")
+        for edit, reason in (
+            (("slots_ptr, row", "row, slots_ptr"), "their sum alone is taken"),
+            (("wait_for_inputs(DEPENDENT)", "pass"), "there is something to wait for on a GPU alone"),
+        )
+    },
+    ("triton_filters.py", "1e-4", "*"): _HOW_SOON,
     ("triton_draw.py", "row, row_stride", "row_stride, row"): "their product alone is taken",
     ("triton_filters.py", "row, row_stride", "row_stride, row"): "their product alone is taken",
     ("triton_backend.py: of", "num_rows >= _MANY_ROWS", "*"): "how many chunks a program takes is its speed alone",
@@ -101,6 +122,10 @@ SAMPLER = Part(
     files={
         f"{_KERNELS}/drafts.py": ("atom-kernels/tests/test_accepting_draws.py",),
         f"{_KERNELS}/triton_drafts.py": ("atom-kernels/tests/triton_kernels/test_triton_accepting_draws.py",),
+        f"{_KERNELS}/triton_backend.py": (
+            "atom-kernels/tests/triton_kernels/test_triton_accepting_draws.py",
+            "atom-kernels/tests/triton_kernels/test_triton_sampling.py",
+        ),
         f"{_KERNELS}/triton_masks.py": ("atom-kernels/tests/triton_kernels/test_triton_masks.py",),
         f"{_KERNELS}/triton_*.py": ("atom-kernels/tests/triton_kernels/test_triton_sampling.py",),
         f"{_KERNELS}/penalties.py": ("atom-core/tests/test_logits_before_sampling.py", *_OPERATOR_TESTS),

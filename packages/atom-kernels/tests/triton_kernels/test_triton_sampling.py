@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.operator import Tolerance
@@ -14,8 +18,10 @@ from atom_kernels.sampling import (
     SlotSamplingProblem,
     philox_uniform,
     sample_slots,
+    triton_backend,
 )
 from atom_kernels.sampling.triton_backend import sample_slots_by_triton
+from atom_kernels.sampling.triton_draw import _uniform
 
 DEVICE = detect_platform().device
 # Infinite logits make differences of infinities, which NumPy mentions; their weights are 0 by the contract.
@@ -76,12 +82,83 @@ def test_top_p_ends_with_the_token_that_reaches_it_to_the_bit():
     assert {draw(beside, uniform=u, top_k=4, top_p=0.75) for u in numbers} == {1, 3}
 
 
-@pytest.mark.parametrize("filters", [{"top_p": 0.4}, {"top_k": 270, "top_p": 0.5}])
-def test_more_ties_than_a_region_of_candidates_takes_are_searched_all_the_same(filters):
+def test_more_ties_than_a_region_of_candidates_takes_are_searched_all_the_same():
     logits = torch.zeros(1, 300)
     logits[0, 7] = 1.0
     logits[0, 280:] = torch.linspace(-1.0, 0.5, 20)
-    draw(logits, uniform=0.7, **filters)
+    draw(logits, uniform=0.7, top_p=0.4)
+
+
+@pytest.fixture(params=[4, 16])
+def small_cut(monkeypatch, request):
+    """Chunks of 16 tokens, four of them to a program, and 4 or 16 candidates of each: a short row has many of all.
+
+    The memory that kernels take is full of a number, which stands behind its end too, where nobody may write.
+    """
+    for name, size in (("_CHUNK", 16), ("_GROUP", 4), ("_MANY_ROWS", 2), ("_REGION", request.param)):
+        monkeypatch.setattr(triton_backend, name, size)
+    behind = []
+
+    def full(*shape, **options):
+        size = math.prod(torch.Size(*shape) if isinstance(shape[0], tuple) else shape)
+        memory = torch.full((size + 64,), 3, **options)
+        behind.append(memory[size:])
+        return memory[:size].view(*shape)
+
+    monkeypatch.setattr(torch, "empty", full)
+    yield
+    assert behind
+    assert all(bool((rest == 3).all()) for rest in behind)
+
+
+# Top-k and top-p of rows: none, as many as chunks, fewer and more of them, and both together.
+FILTERS = [(0, 1.0), (1, 1.0), (6, 1.0), (40, 1.0), (0, 0.5), (0, 0.97), (40, 0.6), (5, 0.7), (82, 0.2)]
+
+
+def make_rows(seed):
+    """Rows of 83 logits, the highest first: many of every other row are alike, and those of the last rows below 0."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(FILTERS), 83, generator=generator) * 1.5
+    logits[::2] = (logits[::2] * 4).round() / 4
+    logits[6:] -= 9.0
+    return logits.sort(descending=True).values, generator
+
+
+def draw_filtered(logits, temperature, uniform):
+    top_k, top_p = (torch.tensor(column) for column in zip(*FILTERS, strict=True))
+    min_p = torch.tensor([0.0, 0.1, 0.0] * 3)
+    return draw_rows(logits, uniform=uniform, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+
+
+@pytest.mark.usefixtures("small_cut")
+def test_each_of_several_rows_ends_with_the_last_token_that_its_filters_keep():
+    logits, _ = make_rows(0)
+    last = draw_filtered(logits, torch.full((len(FILTERS),), 1.5), 1.0)
+    assert last[0] == 82 > last[3] > last[2] >= 3
+
+
+@pytest.mark.parametrize("small_cut", [16], indirect=True)
+@pytest.mark.usefixtures("small_cut")
+def test_greedy_rows_and_random_ones_stand_side_by_side_in_any_order_of_tokens():
+    logits, generator = make_rows(1)
+    logits[4] = -2.0
+    logits[5, 20:] = float("-inf")
+    logits = logits[:, torch.randperm(83, generator=generator)]
+    greedy = logits[::4].argmax(dim=1).tolist()
+    assert draw_filtered(logits, torch.tensor([0.0, 0.7, 1.0, 2.0] * 3)[:9], 0.6)[::4] == greedy
+
+
+@triton.jit
+def number_kernel(out_ptr, seed_ptr, sample_ptr, position_ptr):
+    at = tl.program_id(0)
+    tl.store(out_ptr + at, _uniform(tl.load(seed_ptr + at), tl.load(sample_ptr + at), tl.load(position_ptr + at)))
+
+
+def test_random_numbers_are_those_of_the_contract_to_the_last_bit():
+    rows = (torch.tensor([0, 5, -1, 2**63 - 1]), torch.tensor([0, 3, 2**33, 1]), torch.tensor([0, 7, 2, 2**35 + 1]))
+    out = torch.empty(4, dtype=torch.float64, device=DEVICE)
+    number_kernel[(4,)](out, *(row.to(DEVICE) for row in rows))
+    assert torch.equal(out.cpu(), philox_uniform(*rows))
 
 
 def test_a_flat_row_of_several_chunks_keeps_its_nucleus():

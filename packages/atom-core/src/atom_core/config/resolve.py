@@ -178,5 +178,5 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
 def default_capture_sizes(max_num_seqs: int) -> tuple[int, ...]:
     """1, 2, 4, then steps of 8, from 256 on steps of 16, up to 512; and the largest batch itself."""
     largest = min(max_num_seqs, 512)
-    sizes = {1, 2, 4, *range(8, 256, 8), *range(256, 513, 16), largest}
+    sizes = {1, 2, 4, *range(8, 264, 8), *range(272, 512, 16), largest}
     return tuple(sorted(size for size in sizes if size <= largest))

@@ -41,14 +41,14 @@ class BlockRemoved(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
     group_idx: int | None = None
 
 
-class AllBlocksCleared(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
+class AllBlocksCleared(msgspec.Struct, gc=False, tag=True):
     """Nothing is cached any more."""
 
 
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+class KVEventBatch(msgspec.Struct, array_like=True, gc=False):
     """The events of one step, in order; `ts` is the time of the clock on the wall."""
 
     ts: float

@@ -113,7 +113,7 @@ def draw_kernel(
             threshold, min_p = tl.full([], -(2**31), tl.int32), tl.full([], 0.0, tl.float32)
         masses = load_of_chunks(mass_ptr, row, num_chunks, 0.0, CHUNKS)
         scales = weights_of(bests.to(tl.float64), best.to(tl.float64), temperature.to(tl.float64))
-        masses *= tl.where(masses > 0, scales, 0.0)
+        masses *= scales
         ends = tl.cumsum(masses, axis=0)
         target = tl.sum(masses, axis=0) * uniform
         # The chunk in which it lies: the first that ends above the target, else (rounding) the last with any mass.

@@ -48,7 +48,7 @@ def pivot_kernel(
         temperature = tl.load(temperature_ptr + slot)
         masses = load_of_chunks(mass_ptr, row, num_chunks, 0.0, CHUNKS)
         scales = weights_of(bests.to(tl.float64), best.to(tl.float64), temperature.to(tl.float64))
-        total = tl.sum(tl.where(masses > 0, masses * scales, 0.0), axis=0)
+        total = tl.sum(masses * scales, axis=0)
         tl.store(row_best_ptr + row, best)
         tl.store(total_ptr + row, total)
         if top_k > num_chunks:
@@ -64,7 +64,7 @@ def pivot_kernel(
                 middle = low + (high - low + 1) // 2
                 enough = tl.sum((keys >= middle).to(tl.int32), axis=0) >= top_k
                 low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
-            pivots = tl.max(tl.where(keys == low, bests, float("-inf")), axis=0) + steps * 0.0
+            pivots = tl.max(tl.where(keys == low, bests, float("-inf")), axis=0) - steps  # the first is the highest
         else:
             # All tokens below weight (1 - p) / V of the total have together less than 1 - p of it.
             nats = tl.log(vocab_size / (total.to(tl.float32) * tl.maximum(1 - top_p, 1e-6)))
@@ -100,7 +100,8 @@ def pivot_sum_kernel(
                     ids = chunk * CHUNK + at + tl.arange(0, LANES)[None, :]
                     x = as_logits(tl.load(row_ptr + ids, mask=ids < vocab_size, other=float("-inf")))
                     worth = tl.where(top_k > 0, 1.0, weights_of(x, best, temperature) / total)
-                    sums += tl.where(x >= pivots[:, None], tl.where(ids < vocab_size, worth, 0.0), 0.0)
+                    # What lies past the end reaches a pivot of -inf alone, which all tokens reach.
+                    sums += tl.where(x >= pivots[:, None], worth, 0.0)
         tl.atomic_add(sum_ptr + row * PIVOTS + places, tl.sum(sums, axis=1), sem="relaxed")
 
 

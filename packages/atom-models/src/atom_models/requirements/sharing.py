@@ -30,6 +30,6 @@ def check_shared(checkpoint: Checkpoint, context: BuildContext, num_ranks: int, 
         FallbackRefusedError: transformers' layers are not split.
     """
     ranks = {0, 1, num_ranks - 1} if num_ranks > 1 else {0}
-    for stage, rank in product(range(num_stages), sorted(ranks)):
+    for stage, rank in product(range(num_stages), ranks):
         groups = Groups(OneOf(rank, num_ranks), Stage(stage, num_stages))
         construct_model(checkpoint, replace(context, groups=groups))

@@ -52,10 +52,9 @@ def renamed(error: InvalidRequestError | APIError, names: Names) -> InvalidReque
 
 def _in_path(param: str | None, names: Names) -> str | None:
     """``response_format.json_schema.schema`` is ``text.format.schema``: formats have no level of their own there."""
-    found = re.match(r"\w+", param or "")
-    if param is None or found is None or found[0] not in names:
-        return param
-    return names[found[0]] + param[found.end() :].removeprefix(".json_schema")
+    path = param or ""
+    first = re.split(r"\W", path, maxsplit=1)[0]
+    return names[first] + path[len(first) :].removeprefix(".json_schema") if first in names else param
 
 
 def _in_text(message: str, names: Names) -> str:

@@ -134,9 +134,7 @@ class ReplicatedCore:
         self._run(self._control.profile(start=start))
 
     def close(self) -> None:
-        """End the processes."""
-        if self._loop.is_closed():
-            return
+        """End the processes; to be called once."""
         self._run(self._replicas.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -110,10 +110,10 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[Kept, ...]
     timings: dict[str, float]
     choices: list[str]
-    num_slots: int = 0
-    num_snapshots: int = 0
-    launches: bool = False
-    offload_places: tuple[int, int] = (0, 0)
+    num_slots: int
+    num_snapshots: int
+    launches: bool
+    offload_places: tuple[int, int]
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:

@@ -19,7 +19,6 @@ from atom_kernels.operator import WeightLayout
 # Inputs of one tile of words of 16 bits, and of each of its four planes.
 TILE = 128
 PLANE = 32
-_READ = (Codes.INT8, Codes.INT4, Codes.E2M1, Codes.E4M3)
 # Sums of weights in e2m1 are multiplied by that power of two, so that scales fit into a bfloat16: see `packed.py`.
 E2M1_SUM_EXPONENT = 32
 # The largest scale that does.
@@ -74,8 +73,6 @@ def why_not_packed(problem: LinearProblem) -> str | None:
     weight_format = problem.weight_format
     if weight_format.codes is Codes.PLAIN:
         return "for packed weights"
-    if weight_format.codes not in _READ:
-        return f"does not read {weight_format.name}"
     packing = packing_of(weight_format, problem.in_features)
     group = packing.group
     if packing.is_planar and group not in (PLANE // 2, PLANE, 2 * PLANE) and group % TILE:
