@@ -63,6 +63,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tensor_parallel_size": 1,
         "data_parallel_size": 1,
         "pipeline_parallel_size": 1,
+        "enable_expert_parallel": False,
         "num_offload_blocks": 0,
     },
     "engine.inputs.input_processor.InputProcessor.__init__": {"grammar_backend": "auto"},

@@ -132,6 +132,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "layers.mixers.attention.Attention.__init__": {"sinks": False},
     "layers.mixers.cache_scales.CacheScaleWeights.__init__": {"factor": 1.0},
     "layers.mixers.rotary.make_rotary": {"interleaved": False},
+    "layers.mixture.balance._Rank": {"rows": 0.0},
+    "layers.mixture.balance.balanced": {"num_redundant": 0},
+    "layers.mixture.counting.counted_rows": {"device": "cpu"},
     "layers.mixture.moe_config.RoutingConfig": {
         "scoring": "softmax",
         "renormalize": False,
@@ -184,7 +187,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "requirements.layer_weights.layer_weights": {"model_impl": "auto"},
     "requirements.parameters.Count": {"parameters": 0, "idle": 0, "stored_bytes": 0},
     "requirements.placement.place": {"utilization": 0.9},
-    "requirements.requirements.model_requirements": {"model_impl": "auto", "num_drafts": 0},
+    "requirements.rank_work.Matrix": {"is_head": False, "num_experts": 1, "top_k": 1},
+    "requirements.requirements.model_requirements": {
+        "model_impl": "auto",
+        "num_drafts": 0,
+        "enable_expert_parallel": False,
+    },
     "requirements.sharing.check_shared": {"num_stages": 1},
     "weights.loader.load_weights": {"progress": True},
     "weights.loader.load_dummy_weights": {"seed": 0, "device": "cpu"},
