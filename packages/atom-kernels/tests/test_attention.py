@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.attention import AttentionProblem, paged_attention
 from atom_kernels.attention.cases import make_step
-from atom_kernels.attention.ops import PAGED_ATTENTION, make_problem
+from atom_kernels.attention.ops import make_problem
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.native import native_unavailable
 from atom_kernels.protocols import CacheLayout
@@ -167,6 +167,6 @@ def test_the_contract_can_be_called_without_a_plan():
 def test_the_work_of_attention_is_two_products_for_every_visible_key():
     problem = make_problem(4, 2, 16)
     # A query at the end of five keys, and three that see one, two and three.
-    work = PAGED_ATTENTION.work(problem, [(1, 5), (3, 3)])
+    work = problem.work([(1, 5), (3, 3)])
     assert work.flops == 2 * 2 * (5 + 1 + 2 + 3) * 4 * 16
     assert work.num_bytes == 4 * (2 * 8 * 2 * 16 + 2 * 4 * 4 * 16)

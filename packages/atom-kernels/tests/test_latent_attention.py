@@ -10,7 +10,6 @@ import torch
 from atom_kernels.attention.mla import MlaProblem, latent_attention
 from atom_kernels.attention.mla.cases import make_problem, make_step
 from atom_kernels.attention.mla.native_steps import expands, plan_step
-from atom_kernels.attention.mla.ops import LATENT_ATTENTION
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.mixers.cases import make_geometry
 from atom_kernels.mixers.plan import usable_plans
@@ -211,7 +210,7 @@ def test_the_work_is_that_of_the_cheaper_way():
     weights = 8 * (4 + 4)
     elements = 5 * (8 + 2) + 2 * weights + 2 * 2 * (4 + 2 + 4)
     absorbed = 2 * weights + (4 + 5) * (8 + 2 + 8)
-    assert LATENT_ATTENTION.work(problem, [(2, 5)]) == Work(4 * elements, 2 * 2 * absorbed)
+    assert problem.work([(2, 5)]) == Work(4 * elements, 2 * 2 * absorbed)
 
 
 def test_the_layout_is_one_latent_a_token_and_says_its_bytes():

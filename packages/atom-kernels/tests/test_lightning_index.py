@@ -9,7 +9,6 @@ import torch
 
 from atom_kernels.attention.index import IndexProblem, best_positions, lightning_index
 from atom_kernels.attention.index.cases import make_problem, make_step
-from atom_kernels.attention.index.ops import LIGHTNING_INDEX
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.operator import Work
@@ -119,7 +118,7 @@ def test_keys_share_the_block_table_of_latents():
 
 def test_the_work_is_a_product_for_each_pair_where_there_is_a_choice():
     problem = make_problem(2, 8, 4, 3)
-    chosen = LIGHTNING_INDEX.work(problem, [(2, 5), (1, 3)])
+    chosen = problem.work([(2, 5), (1, 3)])
     elements = 5 * 8 + 3 * (2 + 1) * (8 + 1)
     assert chosen == Work(4 * elements + 4 * (2 * 3 + 3), 2 * (4 + 5) * 2 * 8)
 
