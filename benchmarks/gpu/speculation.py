@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
 import random
@@ -37,6 +38,7 @@ PROFILED = 48
 _SMALL_MODEL = "qwen3-0.6b"
 # The engine gives up a draft model after 600 steps in which drafts did not pay.
 _STEPS_TO_FIND_OUT = 800
+_STALL_SECONDS = 8.0
 
 Load = Callable[[EngineConfig, WorkerRanks], EngineModel]
 """Makes a runner's model."""
@@ -168,8 +170,13 @@ class Side:
 
     def tokens_per_second(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> float:
         """What all requests get while all of them run, measured over so many tokens of each on the average."""
-        with self._running(prompts, max_tokens_for(num_tokens), temperature) as counts:
-            return rate_of(counts, self._engine.step, num_tokens)
+        # A turn takes a second or two: where it stalls, the log says at what.
+        faulthandler.dump_traceback_later(_STALL_SECONDS, repeat=True)
+        try:
+            with self._running(prompts, max_tokens_for(num_tokens), temperature) as counts:
+                return rate_of(counts, self._engine.step, num_tokens)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     def trace(self, context: int, temperature: float) -> Path:
         """The trace of some steps of one request."""
