@@ -286,3 +286,16 @@ def test_the_tests_find_a_sample_of_the_mistakes(part: str, flags: list[str]):
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "100.0 %" in run.stdout
+
+
+def test_what_was_measured_is_kept_while_bytecode_comes_and_goes(tmp_path, monkeypatch):
+    sources = tmp_path / "packages/some/src"
+    (sources / "__pycache__").mkdir(parents=True)
+    (tmp_path / "conftest.py").touch()
+    (sources / "code.py").write_text("one")
+    monkeypatch.setattr(measuring, "ROOT", tmp_path)
+    before = measuring._product.__wrapped__()
+    (sources / "__pycache__/code.cpython-311.pyc").write_text("made by the first run")
+    assert measuring._product.__wrapped__() == before
+    (sources / "code.py").write_text("another")
+    assert measuring._product.__wrapped__() != before
