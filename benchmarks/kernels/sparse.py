@@ -8,10 +8,8 @@ from functools import partial
 import torch
 
 from atom_kernels.attention.index.cases import make_problem as make_index_problem
-from atom_kernels.attention.index.ops import work as index_work
 from atom_kernels.attention.index.problem import IndexProblem
 from atom_kernels.attention.sparse.cases import make_problem as make_sparse_problem
-from atom_kernels.attention.sparse.ops import work as sparse_work
 from atom_kernels.attention.sparse.problem import SparseMlaProblem
 from atom_kernels.mixers import select_mixer
 from atom_kernels.tuned.graph_timing import num_copies
@@ -39,7 +37,7 @@ def cases(model: str, heads: SparseHeads, rows: tuple[int, ...]) -> Iterator[Ker
 
 
 def _index_case(model: str, problem: IndexProblem, count: int) -> KernelCase:
-    work = index_work(problem, [(1, _LENGTH)] * count)
+    work = problem.work([(1, _LENGTH)] * count)
 
     def build() -> Sides:
         plan = select_mixer(problem)
@@ -58,7 +56,7 @@ def _index_case(model: str, problem: IndexProblem, count: int) -> KernelCase:
 
 
 def _sparse_case(model: str, problem: SparseMlaProblem, count: int) -> KernelCase:
-    work = sparse_work(problem, [(1, _LENGTH)] * count)
+    work = problem.work([(1, _LENGTH)] * count)
 
     def build() -> Sides:
         plan = select_mixer(problem)
