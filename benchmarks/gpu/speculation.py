@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import json
 import random
 import tempfile
@@ -45,8 +44,8 @@ Load = Callable[[EngineConfig, WorkerRanks], EngineModel]
 
 
 def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settings: dict[str, Any]) -> Iterator[Figure]:
-    """What a draft model costs that is never right, then tokens a second with and without drafts for each batch size,
-    how often drafts were right, and what making them takes.
+    """Tokens a second with and without drafts for each batch size, how often drafts were right, and what making them
+    takes.
 
     Args:
         model: a folder with the config of a model whose head is not its embedding.
@@ -54,21 +53,12 @@ def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settin
     """
     rates = measure_ceilings()
     config = json.loads((model / "config.json").read_text())
-    most, context = max(sizes.batch_sizes), min(sizes.contexts)
+    context, common = min(sizes.contexts), _of_both(sizes, max_model_len) | settings
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         head = write_draft_config(config, folder / "head")
-        common = {
-            "max_model_len": max_model_len, "max_num_seqs": most,
-            "max_num_batched_tokens": min(MAX_BATCHED_TOKENS, max_model_len),
-            "num_kv_blocks": most * -(-(context + max_tokens_for(TIMED)) // 16),
-        } | settings  # fmt: skip
         speculation = {"method": "eagle3", "model": str(head), "num_speculative_tokens": NUM_DRAFTS}
         traced = {"torch_profiler_dir": str(folder / "traces"), "mark_trace": True}
-        small = write_config(_SMALL_MODEL, folder)
-        if json.loads((small / "config.json").read_text())["vocab_size"] == config["vocab_size"]:
-            whole = {"method": "draft_model", "model": str(small), "num_speculative_tokens": NUM_DRAFTS}
-            yield from never_right_figures(model, common, common | {"speculative_config": whole}, sizes)
         plain = Side(model, common)
         stack.callback(plain.close)
         drafting = Side(model, common | {"speculative_config": speculation} | traced)
@@ -118,25 +108,41 @@ def _ratios(speeds: tuple[list[float], list[float]]) -> list[float]:
     return [fast / slow for slow, fast in zip(*speeds, strict=True)]
 
 
-def never_right_figures(model: Path, plain: dict[str, Any], drafting: dict[str, Any], sizes: Sizes) -> Iterator[Figure]:
+def never_right_figures(model: Path, sizes: Sizes, *, max_model_len: int, settings: dict[str, Any]) -> Iterator[Figure]:
     """What a whole draft model costs that is never right, once the engine has found that out: it no longer follows.
 
-    Args:
-        plain, drafting: settings of an engine without it, and of one with it.
+    Nothing for a model of another vocabulary than the draft model's; the arguments are those of `speculation_figures`.
     """
-    context = min(sizes.contexts)
-    # Both have the same weights: a GPU multiplies faster where it multiplies zeros.
-    with (
-        contextlib.closing(Side(model, plain, load_engine_model)) as without,
-        contextlib.closing(Side(model, drafting, load_engine_model)) as wrong,
-    ):
+    context, common = min(sizes.contexts), _of_both(sizes, max_model_len) | settings
+    with contextlib.ExitStack() as stack:
+        small = write_config(_SMALL_MODEL, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        vocabularies = {json.loads((one / "config.json").read_text())["vocab_size"] for one in (model, small)}
+        if len(vocabularies) > 1:
+            return
+        whole = {"method": "draft_model", "model": str(small), "num_speculative_tokens": NUM_DRAFTS}
+        # Both have the same weights: a GPU multiplies faster where it multiplies zeros.
+        plain, wrong = (
+            stack.enter_context(contextlib.closing(Side(model, common | more, load_engine_model)))
+            for more in ({}, {"speculative_config": whole})
+        )
         prompt = random_prompt(random.Random(0), context)
         for _ in range(-(-_STEPS_TO_FIND_OUT // TIMED)):
             wrong.tokens_per_second([prompt], TIMED, 1.0)
         for batch_size in sizes.batch_sizes:
-            speeds = speeds_in_turns((without, wrong), batch_size, context, 1.0, repeats=sizes.repeats)
+            speeds = speeds_in_turns((plain, wrong), batch_size, context, 1.0, repeats=sizes.repeats)
             about = {"kind": "never right", "batch": batch_size, "context": context}
             yield Figure(f"a draft model that is never right, batch {batch_size}", "x", _ratios(speeds), about)
+
+
+def _of_both(sizes: Sizes, max_model_len: int) -> dict[str, Any]:
+    """Settings of the two engines that are compared."""
+    most, longest = max(sizes.batch_sizes), min(sizes.contexts) + max_tokens_for(TIMED)
+    return {
+        "max_model_len": max_model_len,
+        "max_num_seqs": most,
+        "max_num_batched_tokens": min(MAX_BATCHED_TOKENS, max_model_len),
+        "num_kv_blocks": most * -(-longest // 16),
+    }
 
 
 class Side:
@@ -154,9 +160,6 @@ class Side:
 
     def close(self) -> None:
         self._engine.close()
-        # Hundreds of captured graphs go with it, which takes seconds: not amid what another side is timed for.
-        del self._engine
-        gc.collect()
 
     def counts(self) -> tuple[int, int, int]:
         """Rows that had drafts, their drafts, and those that were right."""

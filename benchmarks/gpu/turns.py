@@ -20,6 +20,7 @@ from benchmarks.gpu.models import write_config
 from benchmarks.gpu.plugin import plugin_path
 from benchmarks.gpu.processes import told_by
 from benchmarks.gpu.settings import environment_of
+from benchmarks.gpu.workloads import NEVER_RIGHT
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> 
         sessions += [Session(["speculation"], caches, has_drafts=has_drafts) for has_drafts in (False, True)]
     if engine == "atom" and not options.in_vllm:
         if "speculation" in options.scenarios:
-            sessions.append(Session(["speculation"], caches, engine_options=settings))
+            parts = ([NEVER_RIGHT], ["speculation"])
+            sessions += [Session(part, caches, engine_options=settings) for part in parts]
         # Where the time of a step goes is told of the engine as it comes.
         scenarios = [name for name in main.scenarios if name != "profile"]
         for given in options.variant:

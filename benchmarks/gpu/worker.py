@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.protocol import Figure, Sizes
-from benchmarks.gpu.workloads import TEMPERATURE, Measurement, random_prompt
+from benchmarks.gpu.workloads import NEVER_RIGHT, TEMPERATURE, Measurement, random_prompt
 
 
 def main() -> None:
     """Run one engine and print a line of JSON for each figure, and for each scenario that failed."""
     settings = json.loads(sys.argv[1])
-    if settings["scenarios"] == ["speculation"]:
+    if settings["scenarios"] in (["speculation"], [NEVER_RIGHT]):
         _tell_speculation(settings)
         return
     from benchmarks.gpu import engines
@@ -63,9 +63,10 @@ def _tell_speculation(settings: dict[str, Any]) -> None:
         _tell_speculation_of_peer(settings)
         return
     from atom_core import __version__
-    from benchmarks.gpu.speculation import speculation_figures
+    from benchmarks.gpu.speculation import never_right_figures, speculation_figures
 
-    figures = speculation_figures(
+    make_figures = never_right_figures if settings["scenarios"] == [NEVER_RIGHT] else speculation_figures
+    figures = make_figures(
         Path(settings["model"]),
         Sizes(**settings["sizes"]),
         max_model_len=settings["max_model_len"],

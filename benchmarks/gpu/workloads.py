@@ -21,6 +21,8 @@ from benchmarks.gpu.protocol import Engine, Figure, Sizes
 SCENARIOS = (
     "start", "offline", "decode", "greedy", "long", "prefill", "closed", "prefix", "idle", "profile", "speculation",
 )  # fmt: skip
+# A part of the scenario "speculation" that has a process of its own: no engine is closed where others are timed.
+NEVER_RIGHT = "never right"
 SHORT, LONG, PROFILED = 8, 136, 48
 TEMPERATURE = 0.6
 # Steps of which one value of a long decode is the mean.

@@ -78,10 +78,8 @@ def test_a_draft_model_that_is_never_right_follows_no_more_when_it_is_timed(
 
     monkeypatch.setattr(speculation, "TIMED", 16)
     monkeypatch.setattr(speculation, "Side", Counted)
-    whole = SETTINGS | {
-        "speculative_config": {"method": "draft_model", "model": str(model), "num_speculative_tokens": NUM_DRAFTS}
-    }
-    [figure] = speculation.never_right_figures(model, SETTINGS, whole, Sizes([2], [8], [], 1))
+    monkeypatch.setattr(speculation, "write_config", lambda name, folder: model)
+    [figure] = speculation.never_right_figures(model, Sizes([2], [8], [], 1), max_model_len=512, settings=SETTINGS)
     assert (figure.unit, figure.about["kind"], len(figure.values)) == ("x", "never right", 1)
     # Before the first turn, which is not timed, and before the second.
     assert len({count for count in drafts[-4:] if count}) == 1
@@ -134,7 +132,7 @@ def test_speculation_has_a_process_of_its_own_once() -> None:
     command.add_arguments(parser)
     options = parser.parse_args(["decode", "speculation"])
     first = turns.sessions_of("atom", options, is_first=True)
-    assert [session.scenarios for session in first] == [["decode"], ["speculation"]]
+    assert [session.scenarios for session in first] == [["decode"], ["never right"], ["speculation"]]
     assert [session.scenarios for session in turns.sessions_of("atom", options, is_first=False)] == [["decode"]]
     peer = turns.sessions_of("vllm", options, is_first=True)
     assert [session.scenarios for session in peer] == [["decode"], ["speculation"], ["speculation"]]
