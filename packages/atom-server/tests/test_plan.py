@@ -292,6 +292,7 @@ def test_what_no_rank_of_a_system_holds_ends_with_one(tmp_path: Path, capsys):
         (("-pp", "2"), "--pipeline-parallel-size is for --simulate SYSTEM"),
         (("-tp", "2"), "--tensor-parallel-size is for --simulate SYSTEM"),
         (("--batch-sizes", "1"), "--batch-sizes is for --simulate SYSTEM"),
+        (("--enable-expert-parallel",), "--enable-expert-parallel is for several devices: give --on ACCELERATOR or"),
         (("--simulate", "8xH100", "--batch-sizes", "1,x"), "'1,x' is not numbers from 1 between commas"),
     ],
 )

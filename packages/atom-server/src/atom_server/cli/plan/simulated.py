@@ -61,6 +61,10 @@ def check_flags(args: argparse.Namespace) -> None:
         for name, flag in _ONLY_SIMULATED.items():
             if getattr(args, name):
                 raise ConfigError(f"{flag} is for --simulate SYSTEM: give both, or --on ACCELERATOR for memory alone")
+        if args.enable_expert_parallel and not args.on:
+            raise ConfigError(
+                "--enable-expert-parallel is for several devices: give --on ACCELERATOR or --simulate SYSTEM"
+            )
         return
     for name in ("on", "memory"):
         if getattr(args, name):
