@@ -16,7 +16,8 @@ pytest.importorskip("transformers")
 
 import torch
 
-from atom_models import load_model, supported_architectures
+from atom_models import load_model, open_checkpoint, supported_architectures
+from atom_models.requirements import model_requirements
 from quantized_checkpoints import QUANTIZED_FAMILIES, plain_twin, write_family
 from tiny_architectures import PAST_EVERY_WINDOW, families, reference_model
 
@@ -94,6 +95,18 @@ def logits_of(folder: Path) -> Callable[[list[int]], torch.Tensor]:
         return lambda ids: ours.logits([ids])[0]
     model = reference_model(folder)
     return lambda ids: model(torch.tensor([ids])).logits[0]
+
+
+def test_families_that_are_held_by_another_have_its_kinds_of_mixers(tiny_family: Callable[[str], Path]):
+    def kinds(name: str) -> set[tuple[str, bool]]:
+        share = model_requirements(open_checkpoint(tiny_family(name))).on_rank(1)
+        assert share is not None
+        return {(problem.name, bool(getattr(problem, "sliding_window", 0))) for problem in share.work.mixers}
+
+    assert set(MIXED_AS_IN) <= set(FAMILIES)
+    assert not MIXED_AS_IN.keys() & set(MIXED_AS_IN.values())
+    kept = {name: kinds(name) for name in set(MIXED_AS_IN.values())}
+    assert [name for name, other in MIXED_AS_IN.items() if not kinds(name) <= kept[other]] == []
 
 
 @of_every_family
