@@ -27,7 +27,7 @@ else:
 _LOGGERS = (None, "atom_kernels", "atom_models", "atom_core", "atom_server")
 
 
-# Of a test, so many that they take long to go through.
+# A test that imported more takes long wherever garbage is collected.
 _MANY_MODULES = 100
 _num_spared = 0
 

@@ -80,12 +80,12 @@ def compare(
     """The sides, without drafts and with them, at a known acceptance."""
     before = sides[1].counts()
     speeds = speeds_in_turns(sides, batch_size, context, temperature, repeats=repeats)
-    steps, drafted, accepted = (after - now for after, now in zip(sides[1].counts(), before, strict=True))
+    steps, drafted, accepted, late = (after - now for after, now in zip(sides[1].counts(), before, strict=True))
     about = {"batch": batch_size, "context": context, "acceptance": ACCEPTANCE, "drafts": NUM_DRAFTS}
     for way, values in zip(("without drafts", "with drafts"), speeds, strict=True):
         yield Figure(f"speculation, batch {batch_size}: {way}", "tokens/s", values, about | {"kind": way})
     # As few or as many drafts as it found to pay.
-    seen = {"rows_with_drafts": steps, "drafted": drafted, "accepted": accepted, "late": sides[1].num_late()}
+    seen = {"rows_with_drafts": steps, "drafted": drafted, "accepted": accepted, "late": late}
     yield Figure(f"speculation, batch {batch_size}: gain", "x", _ratios(speeds), about | {"kind": "speculation"} | seen)
 
 
@@ -161,15 +161,11 @@ class Side:
     def close(self) -> None:
         self._engine.close()
 
-    def counts(self) -> tuple[int, int, int]:
-        """Rows that had drafts, their drafts, and those that were right."""
+    def counts(self) -> tuple[int, int, int, int]:
+        """Rows that had drafts, their drafts, those that were right, and what was captured or compiled late."""
         stats = self._engine.stats
-        return stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens
-
-    def num_late(self) -> int:
-        """Graphs that were captured, and code that was compiled, while a step waited."""
-        stats = self._engine.stats
-        return stats.num_late_captures + stats.num_late_compilations
+        late = stats.num_late_captures + stats.num_late_compilations
+        return stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens, late
 
     def tokens_per_second(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> float:
         """What all requests get while all of them run, measured over so many tokens of each on the average."""

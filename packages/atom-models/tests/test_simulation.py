@@ -163,7 +163,7 @@ def test_spread_experts_are_held_once_by_engines_that_exchange_tokens(mixture):
     assert spread.weight_bytes == pytest.approx(whole.weight_bytes - experts * 7 / 8)
     assert spread.decode.parts["weights"] < whole.decode.parts["weights"] / 3
     assert (whole.decode.parts["links"], spread.decode.parts["links"] > 0) == (0, True)
-    # Of 48 mixtures, tokens go to all ranks and sums come back.
+    # In each of 48 mixtures tokens go to all ranks, and sums come back.
     exchanged = 2 * 48 * H200.links.gather_seconds(256 * 2048 * 2, 8)
     assert spread.decode.parts["links"] == pytest.approx(exchanged)
     both = simulate(mixture, Layout(2, 4, spread_experts=True), batch_size=256).decode.parts["links"]

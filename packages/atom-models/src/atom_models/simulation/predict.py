@@ -118,7 +118,7 @@ def predict(
         context: tokens of each request in a decode, the new one included.
         weight_format: one of the model's `weight_bytes`.
     """
-    # Of one stage the time is needed as part of all, and the memory by itself.
+    # A token takes the time of all stages, and a device has the memory of one.
     share, whole = needs.on_rank(layout.tensor), needs.on_rank(1)
     stage = share if layout.stages == 1 else needs.in_stages(layout.tensor, layout.stages)
     if share is None or whole is None or stage is None:
