@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import random
 import tempfile
@@ -37,7 +36,6 @@ PROFILED = 48
 _SMALL_MODEL = "qwen3-0.6b"
 # The engine gives up a draft model after 600 steps in which drafts did not pay.
 _STEPS_TO_FIND_OUT = 800
-_STALL_SECONDS = 8.0
 
 Load = Callable[[EngineConfig, WorkerRanks], EngineModel]
 """Makes a runner's model."""
@@ -51,27 +49,28 @@ def speculation_figures(model: Path, sizes: Sizes, *, max_model_len: int, settin
         model: a folder with the config of a model whose head is not its embedding.
         settings: what both engines are given.
     """
-    rates = measure_ceilings()
     config = json.loads((model / "config.json").read_text())
     context, common = min(sizes.contexts), _of_both(sizes, max_model_len) | settings
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        head = write_draft_config(config, folder / "head")
+    temperature = temperature_for(ACCEPTANCE, config["vocab_size"])
+    with tempfile.TemporaryDirectory() as name:
+        head = write_draft_config(config, Path(name) / "head")
         speculation = {"method": "eagle3", "model": str(head), "num_speculative_tokens": NUM_DRAFTS}
-        traced = {"torch_profiler_dir": str(folder / "traces"), "mark_trace": True}
-        plain = Side(model, common)
-        stack.callback(plain.close)
-        drafting = Side(model, common | {"speculative_config": speculation} | traced)
-        stack.callback(drafting.close)
-        temperature = temperature_for(ACCEPTANCE, config["vocab_size"])
-        for batch_size in sizes.batch_sizes:
-            yield from compare((plain, drafting), batch_size, context, temperature, repeats=sizes.repeats)
-        seconds = read_drafting(drafting.trace(context, temperature))
-        num_bytes = draft_bytes(head, NUM_DRAFTS)
-        floor = num_bytes / rates.copy_bytes_per_second
-        about = {"kind": "drafting", "drafts": NUM_DRAFTS, "bytes": num_bytes, "floor_ms": 1e3 * floor}
-        ratios = [each / floor for each in seconds]
-        yield Figure(f"making {NUM_DRAFTS} drafts, over reading their weights", "x", ratios, about)
+        drafts = common | {"speculative_config": speculation}
+        with contextlib.closing(Side(model, common)) as plain, contextlib.closing(Side(model, drafts)) as drafting:
+            for batch_size in sizes.batch_sizes:
+                yield from compare((plain, drafting), batch_size, context, temperature, repeats=sizes.repeats)
+        # An engine that names its modules records its first steps, so it is none of those that are timed.
+        traced = {"torch_profiler_dir": str(Path(name) / "traces"), "mark_trace": True}
+        with contextlib.closing(Side(model, drafts | traced)) as drafting:
+            seconds = read_drafting(drafting.trace(context, temperature))
+        yield making_drafts(seconds, draft_bytes(head, NUM_DRAFTS))
+
+
+def making_drafts(seconds: Sequence[float], num_bytes: int) -> Figure:
+    """What making drafts took in each step, in times of what reading their weights takes."""
+    floor = num_bytes / measure_ceilings().copy_bytes_per_second
+    about = {"kind": "drafting", "drafts": NUM_DRAFTS, "bytes": num_bytes, "floor_ms": 1e3 * floor}
+    return Figure(f"making {NUM_DRAFTS} drafts, over reading their weights", "x", [s / floor for s in seconds], about)
 
 
 def compare(
@@ -169,13 +168,8 @@ class Side:
 
     def tokens_per_second(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> float:
         """What all requests get while all of them run, measured over so many tokens of each on the average."""
-        # A turn takes a second or two: where it stalls, the log says at what.
-        faulthandler.dump_traceback_later(_STALL_SECONDS, repeat=True)
-        try:
-            with self._running(prompts, max_tokens_for(num_tokens), temperature) as counts:
-                return rate_of(counts, self._engine.step, num_tokens)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+        with self._running(prompts, max_tokens_for(num_tokens), temperature) as counts:
+            return rate_of(counts, self._engine.step, num_tokens)
 
     def trace(self, context: int, temperature: float) -> Path:
         """The trace of some steps of one request."""

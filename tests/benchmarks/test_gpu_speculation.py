@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.gpu import agreeing, command, speculation, turns
 from benchmarks.gpu.aims import aim_of, verdict
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.draft_spans import drafting_seconds, read_drafting
 from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.peer_speculation import unconditional_rates
@@ -64,6 +65,38 @@ def test_both_ways_are_measured_in_turns_and_compared(sides: tuple[Side, Side]) 
     ratios = [fast / slow for slow, fast in zip(without.values, with_drafts.values, strict=True)]
     assert gain.values == pytest.approx(ratios)
     assert gain.about["accepted"] < gain.about["drafted"]
+
+
+def test_engines_that_are_timed_record_no_trace_and_the_one_that_does_is_not_timed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[Any] = []
+    made: list[dict[str, Any]] = []
+
+    class Noted:
+        def __init__(self, model: Path, settings: dict[str, Any]) -> None:
+            made.append(settings)
+            self.settings = settings
+
+        def trace(self, context: int, temperature: float) -> Path:
+            assert self.settings["mark_trace"]
+            return Path("trace")
+
+        def close(self) -> None:
+            pass
+
+    def compare(sides: tuple[Noted, Noted], *arguments: Any, **keywords: Any) -> list[Any]:
+        timed.extend(sides)
+        return []
+
+    monkeypatch.setattr(speculation, "Side", Noted)
+    monkeypatch.setattr(speculation, "compare", compare)
+    monkeypatch.setattr(speculation, "read_drafting", lambda trace: [0.5, 0.25])
+    monkeypatch.setattr(speculation, "measure_ceilings", lambda: Ceilings("a GPU", 1e6, 1e6))
+    [figure] = speculation.speculation_figures(model, Sizes([2], [8], [], 1), max_model_len=512, settings={})
+    assert ["torch_profiler_dir" in side.settings for side in timed] == [False, False]
+    assert ["mark_trace" in settings for settings in made] == [False, False, True]
+    assert figure.values[0] == 2 * figure.values[1]
 
 
 def test_a_draft_model_that_is_never_right_follows_no_more_when_it_is_timed(

@@ -82,7 +82,7 @@ def test_a_trace_that_nobody_asked_for_ends_after_some_steps(profiler, monkeypat
     assert path.name.startswith("some_model_ts_")
     assert profiler.count_step() is None
     assert profiler.close() == []
-    assert torch_profiler.MOST_STEPS == 512
+    assert torch_profiler.MOST_STEPS == 64
 
 
 def test_a_trace_that_is_asked_for_takes_the_place_of_the_other(profiler):

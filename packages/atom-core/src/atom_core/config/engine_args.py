@@ -271,7 +271,7 @@ class EngineArgs:
     mark_trace: bool = _profiler(
         False,
         "Name each step and each module in profiler traces, for `atom trace`. Unless one is asked for, a trace of the "
-        "first 512 steps is written.",
+        "first 64 steps is written.",
     )
 
     def __post_init__(self) -> None:

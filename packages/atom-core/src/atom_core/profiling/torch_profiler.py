@@ -21,8 +21,9 @@ NO_DIRECTORY = (
     "profiling needs a folder for its traces: start the engine with torch_profiler_dir (--torch-profiler-dir DIR), "
     "or set ATOM_TORCH_PROFILER_DIR"
 )
-# A trace that nobody began ends after so many steps: of a server that runs for days it would fill the memory.
-MOST_STEPS = 512
+# A trace that nobody began ends after so many steps, and the next one waits until it is written: with 36 layers and
+# each module named, 512 steps had kept a server's streams waiting for 17 s.
+MOST_STEPS = 64
 # What tells which module launched each kernel of a graph.
 _OF_CAPTURES = ("user_annotation", "cuda_runtime", "cuda_driver")
 
@@ -34,7 +35,7 @@ class TorchProfiler:
 
     Traces are written to ``{directory}/{name}/{model}_ts_{time}.pt.trace.json.gz``, for `atom trace`, TensorBoard and
     chrome://tracing. With `mark_trace` modules are named in them. Where nobody asks for a trace then, one is recorded
-    from the first step on, and written at the end. What graphs were captured of is a trace of its own,
+    of the first `MOST_STEPS` steps. What graphs were captured of is a trace of its own,
     ``capture_ts_{time}.json.gz``.
 
     Args:
