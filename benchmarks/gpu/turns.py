@@ -118,7 +118,11 @@ def _run(
         **vars(session),
     }  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.gpu.worker", json.dumps(settings)]
-    logs = None if options.logs is None else options.logs / f"{model.name}-{engine}-{session.scenarios[0].replace(' ', '-')}.txt"
+    logs = (
+        None
+        if options.logs is None
+        else options.logs / f"{model.name}-{engine}-{session.scenarios[0].replace(' ', '-')}.txt"
+    )
     yield from told_by(
         command, environment_of(engine, options.peer_path, caches, plugin), seconds=options.seconds, log=logs
     )
