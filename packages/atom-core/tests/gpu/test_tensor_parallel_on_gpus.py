@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,23 @@ def outputs(engine: LLMEngine) -> list[list[int]]:
     return [output["token_ids"] for output in engine.generate(prompts, [GREEDY, SAMPLED] * 4, use_tqdm=False)]
 
 
+WAYS = {
+    "tensor parallel": {"tensor_parallel_size": 2},
+    "pipeline parallel": {"pipeline_parallel_size": 2},
+    "expert parallel": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+}
+MIXTURES = ["qwen3_moe", "gpt_oss", "minimax_m2", "deepseek_v3", "qwen3_next"]
+
+
 @pytest.mark.parametrize("eager", [False, True], ids=["captured", "eager"])
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss", "minimax_m2", "deepseek_v3", "qwen3_next"])
-@pytest.mark.parametrize("of_two", ["tensor_parallel_size", "pipeline_parallel_size"])
+@pytest.mark.parametrize(("way", "family"), [*product(list(WAYS)[:2], ["llama"]), *product(WAYS, MIXTURES)])
 def test_two_gpus_give_the_tokens_of_one(
-    of_two: str, family: str, eager: bool, tiny_family: Callable[[str], Path]
+    way: str, family: str, eager: bool, tiny_family: Callable[[str], Path]
 ) -> None:
     settings: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 8, "enforce_eager": eager}
     found = []
-    for size in (1, 2):
-        with LLMEngine(str(tiny_family(family)), **{of_two: size}, **settings) as engine:
+    for of_two in ({}, WAYS[way]):
+        with LLMEngine(str(tiny_family(family)), **of_two, **settings) as engine:
             found.append([outputs(engine), outputs(engine)])
     assert found[0] == found[1]
 
