@@ -64,3 +64,14 @@ def test_what_is_refused_is_said_to_be():
     assert any("--decode-context-parallel-size" in row for row in rows)
     assert not any("--data-parallel-size" in row for row in rows)
     assert not any("--max-num-seqs" in row for row in rows)
+
+
+def test_the_variables_of_flags_that_stay_in_the_environment_are_those_that_packages_read_too():
+    from atom_core.config.engine_args import EngineArgs
+    from atom_core.config.options import options_of
+    from atom_kernels.known_variables import READ
+    from atom_server.options import ServerOptions
+    from atom_server.settings import READ_WITHOUT_FLAGS
+
+    names = {f"ATOM_{option.name.upper()}" for struct in (EngineArgs, ServerOptions) for option in options_of(struct)}
+    assert names & READ == READ_WITHOUT_FLAGS

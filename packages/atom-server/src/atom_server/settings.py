@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+
+# Variables of flags that packages read by themselves too, in processes that parse no flags.
+READ_WITHOUT_FLAGS = frozenset({"ATOM_ADMIN_KEY", "ATOM_API_KEY", "ATOM_LOG_LEVEL", "ATOM_TORCH_PROFILER_DIR"})
 
 
 def api_key() -> str | None:
@@ -18,6 +22,24 @@ def admin_key() -> str | None:
 def debug() -> bool:
     """``ATOM_DEBUG``: show tracebacks of errors that are otherwise told in one line."""
     return os.environ.get("ATOM_DEBUG", "") not in ("", "0")
+
+
+def take_flag_variables(names: Iterable[str]) -> dict[str, str]:
+    """Variables that stand for flags (``ATOM_{FLAG}``), where they are set and not empty.
+
+    They leave the environment: processes that are started later take no flags. Those that packages read anyway stay.
+    """
+    found = {name: value for name in names if (value := os.environ.get(name, "").strip())}
+    for name in found.keys() - READ_WITHOUT_FLAGS:
+        os.environ.pop(name)
+    if "ATOM_LOG_LEVEL" in found:
+        found["ATOM_LOG_LEVEL"] = found["ATOM_LOG_LEVEL"].lower()
+    return found
+
+
+def is_completing() -> bool:
+    """``_ARGCOMPLETE``: a shell asks what may come next on the command line."""
+    return "_ARGCOMPLETE" in os.environ
 
 
 def save_to_pytorch_benchmark_format() -> bool:

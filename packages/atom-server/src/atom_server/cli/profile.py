@@ -20,6 +20,7 @@ USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = """\
 Load a model in this process, generate once to warm up and once under the profiler, and print the folder of the trace.
 Every flag of the engine works here too (`atom serve --help`); --mark-trace names modules for `atom trace`."""
+SETTINGS = (EngineArgs,)
 EXAMPLES = """\
 examples:
   atom profile --model smollm2 --mark-trace

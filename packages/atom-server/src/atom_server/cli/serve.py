@@ -15,6 +15,7 @@ USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = """\
 Serve a model over HTTP to curl, the openai package and everything that speaks the OpenAI API.
 Without --model this is SmolLM2-135M-Instruct, which is downloaded once."""
+SETTINGS = (ServerOptions, EngineArgs)
 EXAMPLES = """\
 examples:
   atom serve

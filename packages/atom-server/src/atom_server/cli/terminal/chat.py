@@ -13,6 +13,7 @@ from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_p
 HELP = "talk to a model in the terminal"
 USAGE = "[--model MODEL] [flags]"
 DESCRIPTION = "Talk to a model. Ctrl-C stops an answer; /clear forgets the conversation; /exit or Ctrl-D ends."
+SETTINGS = (EngineArgs,)
 EXAMPLES = """\
 examples:
   atom chat

@@ -12,6 +12,7 @@ from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_p
 HELP = "complete one prompt"
 USAGE = "PROMPT [--model MODEL] [flags]"
 DESCRIPTION = "Complete one prompt and print the text as it comes."
+SETTINGS = (EngineArgs,)
 EXAMPLES = """\
 examples:
   atom generate "The capital of France is" --max-tokens 16 --temperature 0
