@@ -48,8 +48,8 @@ enable-prefix-caching: false
 speculative-config: {method: ngram, num_speculative_tokens: 4}
 ```
 
-`atom serve --print-config` prints every setting as such a file, with a remark that says where it comes from; keys of clients
-are not shown. A name that is no setting is refused, with the nearest one that is. `source <(atom completion bash)`
+`atom serve --print-config` prints every setting as such a file, with a remark that says where it comes from;
+keys of clients are not shown. A name that is no setting is refused, with the nearest one that is. `source <(atom completion bash)`
 lets Tab complete commands, flags and their values; zsh and fish likewise.
 """
 

@@ -1,4 +1,4 @@
-"""`SettingsParser`: flags whose values may also come from the environment and from a YAML file, and where each is from."""
+"""`SettingsParser`: flags that the environment and a YAML file may give too, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SettingsParser(configargparse.ArgumentParser):
             raise
 
     def settings_lines(self, args: argparse.Namespace) -> Iterator[str]:
-        """Every setting as a line of YAML, with a remark that says where it comes from; the lines are a `--config` file.
+        """Every setting as a line of a `--config` file, with a remark that says where it comes from.
 
         Args:
             args: what this parser made of the command line.
