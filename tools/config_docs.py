@@ -33,8 +33,9 @@ Every setting of the engine is one field of `EngineArgs`. It is a flag of every 
 start*, the engine decides by the model and the machine, and logs one line saying what it took and why. A setting whose
 feature is not built is refused when it is asked for; it is never ignored.
 
-The commands that start an engine (`atom serve`, `chat`, `generate` and `profile`) take their flags from three more places.
-What is on the command line counts first, then the variable `ATOM_` and the name of the flag, then a file, then the default:
+The commands that start an engine (`atom serve`, `chat`, `generate` and `profile`) take their flags from three more
+places. What is on the command line counts first, then the variable `ATOM_` and the name of the flag, then a file, then
+the default:
 
 ```sh
 ATOM_MAX_NUM_SEQS=64 atom serve --config atom.yaml --port 9000
@@ -48,9 +49,9 @@ enable-prefix-caching: false
 speculative-config: {method: ngram, num_speculative_tokens: 4}
 ```
 
-`atom serve --print-config` prints every setting as such a file, with a remark that says where it comes from;
-keys of clients are not shown. A name that is no setting is refused, with the nearest one that is. `source <(atom completion bash)`
-lets Tab complete commands, flags and their values; zsh and fish likewise.
+`atom serve --print-config` prints every setting as such a file, with a remark that says where it comes from; keys of
+clients are not shown. A name that is no setting is refused, with the nearest one that is.
+`source <(atom completion bash)` lets Tab complete commands, flags and their values; zsh and fish likewise.
 """
 
 

@@ -62,7 +62,8 @@ def test_the_command_line_counts_in_either_spelling(file):
 def test_a_file_has_values_of_every_kind_and_names_in_either_case(file):
     path = file(
         "enforce_eager: true\nenable-prefix-caching: false\ngpu-memory-utilization: 0.5\nkv-cache-memory: 2GiB\n"
-        "cudagraph-capture-sizes: [1, 2]\nspeculative-config: {method: ngram, num_speculative_tokens: 4}\nmethod: null\n"
+        "cudagraph-capture-sizes: [1, 2]\nspeculative-config: {method: ngram, num_speculative_tokens: 4}\n"
+        "method: null\n"
     )
     args = engine_args("--config", path)
     assert (args.enforce_eager, args.enable_prefix_caching, args.gpu_memory_utilization) == (True, False, 0.5)
@@ -114,9 +115,11 @@ def test_what_is_printed_is_a_file_that_gives_the_same_settings(file, capsys, mo
 
 def test_it_is_said_where_each_setting_comes_from(file, capsys, monkeypatch):
     monkeypatch.setenv("ATOM_BLOCK_SIZE", "32")
+    monkeypatch.setenv("ATOM_MAX_REQUEST_LOGPROBS", "3")
     path = file("max-num-seqs: 3\nmax-model-len: 300\n")
-    lines = printed(capsys, "--config", path, "--max_num_seqs", "1").splitlines()
+    lines = printed(capsys, "--config", path, "--max_num_seqs", "1", "--max_request_logprobs=2").splitlines()
     assert {
+        "max-request-logprobs: 2  # command line",
         "max-num-seqs: 1  # command line",
         "max-model-len: 300  # file",
         "block-size: 32  # environment, ATOM_BLOCK_SIZE",

@@ -121,14 +121,15 @@ class SettingsParser(configargparse.ArgumentParser):
     def _sources(self) -> Iterator[tuple[str, tuple[argparse.Action, Any]]]:
         """What the environment and the file gave, with words for where that is."""
         found = getattr(self, "_source_to_settings", {})
-        for name, pair in found.get("environment_variables", {}).items():
-            yield f"environment, {name}", pair
         given = {word.partition("=")[0] for word in found.get("command_line", {}).get("", (None, []))[1]}
-        flags = [(action.dest, set(action.option_strings)) for action in self._actions]
-        for _, (action, value) in self._of_file():
-            # The command line may have the flag in its other spelling.
-            if action is not None and not any(dest == action.dest and given & names for dest, names in flags):
-                yield "file", (action, value)
+        # The command line may have a flag in its other spelling.
+        overridden = {action.dest for action in self._actions if given & set(action.option_strings)}
+        variables = found.get("environment_variables", {}).items()
+        for source, pair in [(f"environment, {name}", pair) for name, pair in variables] + [
+            ("file", (action, value)) for _, (action, value) in self._of_file() if action is not None
+        ]:
+            if pair[0].dest not in overridden:
+                yield source, pair
 
     def _of_file(self) -> Iterator[tuple[str, tuple[argparse.Action | None, Any]]]:
         for source, found in getattr(self, "_source_to_settings", {}).items():
