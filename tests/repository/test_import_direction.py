@@ -44,7 +44,7 @@ ROOMS = {
     "atom_server": (
         "__main__ entrypoints benchmarks examples",
         "cli",
-        "lifecycle bench traces",
+        "lifecycle bench traces batches",
         "app banner",
         "routes startup",
         "responses",

@@ -145,7 +145,10 @@ def logging_as_before() -> Iterator[None]:
     """Commands that a test runs in this process set up logging for all of it."""
     loggers = [logging.getLogger(name) for name in ("", "atom_server", "atom_core", "atom_models", "atom_kernels")]
     before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    of_engines = os.environ.get("ATOM_LOG_LEVEL")
     yield
+    if of_engines is None:
+        os.environ.pop("ATOM_LOG_LEVEL", None)
     for logger, handlers, level in before:
         logger.handlers[:] = handlers
         logger.setLevel(level)

@@ -1,40 +1,53 @@
-"""`atom generate`: one prompt, once."""
+"""`atom generate`: one prompt, or a file of them."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from atom_core import EngineArgs
+from atom_core.config import ConfigError
 from atom_server.cli.logs import configure_logging
 from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
 
-HELP = "complete one prompt"
-USAGE = "PROMPT [--model MODEL] [flags]"
-DESCRIPTION = "Complete one prompt and print the text as it comes."
+HELP = "complete one prompt, or a file of them"
+USAGE = "(PROMPT | --input FILE --output FILE) [--model MODEL] [flags]"
+DESCRIPTION = """\
+Complete one prompt and print the text as it comes, or answer every line of a file. A line is a request in OpenAI's
+batch format, or an object with "prompt" or "messages" and whatever fields the server takes. Each answer becomes a line
+of the other file as soon as it is there. The same command goes on where an earlier one was ended."""
 SETTINGS = (EngineArgs,)
 EXAMPLES = """\
 examples:
   atom generate "The capital of France is" --max-tokens 16 --temperature 0
   atom generate --chat "Name three rivers."
   cat question.txt | atom generate -
+  atom generate --input prompts.jsonl --output answers.jsonl --max-tokens 100
+  jq -r .response.body.choices[0].text answers.jsonl
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The prompt, then sampling, then the engine."""
-    parser.add_argument("prompt", help="text to complete; - reads it from standard input")
-    parser.add_argument(
-        "--chat", action="store_true", help="put the prompt through the chat template, as a user's turn"
-    )
+    """The prompt or the files, then sampling, then the engine."""
+    parser.add_argument("prompt", nargs="?", help="text to complete; - reads it from standard input")
+    parser.add_argument("--input", type=Path, metavar="FILE", help="requests to answer, one in each line, as JSON")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where their answers are added, one in each line")
+    parser.add_argument("--chat", action="store_true", help="put prompts through the chat template, as a user's turn")
     add_sampling_args(parser, temperature=1.0, max_tokens=64)
     EngineArgs.add_cli_args(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate and print."""
+    """Generate and print, or answer the file."""
     configure_logging("warning")
+    if (args.input is None) != (args.output is None) or (args.prompt is None) == (args.input is None):
+        raise ConfigError("give a prompt, or --input and --output")
     engine_args = EngineArgs.from_cli_args(args)
+    if args.input is not None:
+        from atom_server.cli.terminal.file_answers import answer_file
+
+        return answer_file(engine_args, sampling_params(args), args.input, args.output, is_chat=args.chat)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
 
     from atom_server.cli.terminal.engine_text import stream_text

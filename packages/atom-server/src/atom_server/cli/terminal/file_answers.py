@@ -1,0 +1,60 @@
+"""Every request of a file, answered by an engine of its own through the routes of a server without a port."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import httpx
+from tqdm import tqdm
+
+from atom_core import AsyncEngine, EngineArgs, SamplingParams
+from atom_server.app import create_app
+from atom_server.batches.journal import Journal
+from atom_server.batches.lines import BatchFile, BatchLine
+from atom_server.batches.run import Ask, answer_all
+from atom_server.cli.terminal.engine_text import running_engine
+from atom_server.options import ServerOptions
+
+# Requests that wait behind those that run, so that no place in a batch stays empty.
+_WAITING = 64
+_MAX_BODY_MB = 1024.0
+
+
+def answer_file(args: EngineArgs, params: SamplingParams, requests: Path, answers: Path, *, is_chat: bool) -> int:
+    """Answer what is not answered yet; the exit status: 1 where a request was refused.
+
+    Raises:
+        BatchError: a line of the files is not what it should be; nothing has been started then.
+    """
+    defaults = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
+    for name, value in (("max_tokens", params.max_tokens), ("seed", params.seed)):
+        defaults |= {} if value is None else {name: value}
+    batch = BatchFile(requests, defaults, is_chat)
+    total = batch.check()
+    with Journal(answers) as journal:
+        if len(journal.answered) < total:
+            asyncio.run(_answer(args, batch, journal, total))
+        if journal.num_refused:
+            print(f"{journal.num_refused} of {total} requests were refused: {answers} says why", file=sys.stderr)
+        return 1 if journal.num_refused else 0
+
+
+async def _answer(args: EngineArgs, batch: BatchFile, journal: Journal, total: int) -> None:
+    async with running_engine(args) as engine:
+        transport = httpx.ASGITransport(create_app(engine, ServerOptions(max_body_mb=_MAX_BODY_MB)))
+        at_once = engine.info.max_num_seqs * engine.info.data_parallel_size + _WAITING
+        with tqdm(total=total, initial=len(journal.answered), unit="request", dynamic_ncols=True) as bar:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                await answer_all(batch, _asking(client, engine), journal, at_once=at_once, told=bar.update)
+
+
+def _asking(client: httpx.AsyncClient, engine: AsyncEngine) -> Ask:
+    async def ask(line: BatchLine) -> tuple[int, str, bytes]:
+        answer = await client.post(line.url, json=line.body)
+        if answer.status_code >= 500:
+            engine.check_health()  # what a dead engine says is no answer
+        return answer.status_code, answer.headers["x-request-id"], answer.content
+
+    return ask
