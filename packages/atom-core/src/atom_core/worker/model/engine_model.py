@@ -92,17 +92,17 @@ class EngineModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
     ) -> LayerStates:
         """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
-        with self.attending(geometries):
+        with self.mixing(geometries):
             return self.run_layers(input_ids, positions)
 
     def run_layers(self, input_ids: torch.Tensor, positions: torch.Tensor) -> LayerStates:
-        """As `forward`, while attention is told of the batch."""
+        """As `forward`, while the mixers are told of the batch."""
         if self.arriving is None:
             output = self.run(input_ids, positions)
         else:
             output = self.run(None, positions, self.arriving[: positions.shape[-1]])
         return LayerStates(*output) if isinstance(output, tuple) else LayerStates(output)
 
-    def attending(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
-        """Tell attention of a batch, whose `geometries` are one for each group."""
-        return self.cached.attending(geometries)
+    def mixing(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
+        """Tell the mixers of a batch, whose `geometries` are one for each group."""
+        return self.cached.mixing(geometries)
