@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from atom_kernels.delta.contract import CHUNK
-from atom_kernels.delta.triton_sequences import first_of_place, load_sequence, rows_in_chunks
+from atom_kernels.delta.triton.sequences import first_of_place, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
 # Tokens of a chunk. Columns of a program's state are as many, and so are elements of 16 bits in 128 bytes, as wide as
