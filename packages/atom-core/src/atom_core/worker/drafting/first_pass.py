@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from atom_core.worker.drafting.upload import upload
+from atom_core.worker.devices.upload import upload
 from atom_core.worker.requests.tables import RequestTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_kernels.protocols import BatchGeometry

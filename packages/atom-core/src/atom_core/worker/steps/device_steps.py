@@ -11,8 +11,8 @@ import torch
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
+from atom_core.worker.devices.upload import upload
 from atom_core.worker.drafting.model_drafter import ModelDrafter
-from atom_core.worker.drafting.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.plan import plan_graphs
