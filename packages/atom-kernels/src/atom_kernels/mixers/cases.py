@@ -19,8 +19,8 @@ class MixerStep:
 
     Attributes:
         inputs: as the operator's contract lists them.
-        weights: by name.
-        caches: in the problem's own layout.
+        weights: the layer's weights by their names.
+        caches: the layer's caches, in the problem's own layout.
         geometry: where the batch's tokens lie.
         prologue: norms and rotation, None for none.
     """

@@ -26,7 +26,7 @@ class Prediction:
         batch_size: requests of all engines together.
         decode: a step in which each request gets one token; with stages, the way of a token through all of them.
         prompts: a step that computes a prompt and samples one token, by its length.
-        weight_bytes: on each rank.
+        weight_bytes: bytes of weights on each rank.
         num_requests: how many of this context fit at once, on all engines together; 0 where weights do not fit.
     """
 

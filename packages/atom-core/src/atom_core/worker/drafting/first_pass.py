@@ -26,7 +26,7 @@ class FirstPass(NamedTuple):
         geometries: one for each group.
         moved_R: int64, how far the row after which a request's first draft is guessed stands behind the row of the last
             token that was computed of it.
-        num_ahead: by how many positions it is ahead of that token.
+        num_ahead: how many positions it is ahead of that token.
     """
 
     input_ids: torch.Tensor

@@ -16,8 +16,8 @@ class CachedMixers:
     """The mixers of one model.
 
     Attributes:
-        mixers: by name, each with its `plan`.
-        kv_caches: by layer name.
+        mixers: layers with a cache by their names, each with its `plan`.
+        kv_caches: their caches, by the same names.
         plans: plans of attention, each with its group's index and the names of its layers. Each needs its metadata
             built once a step.
     """

@@ -19,8 +19,8 @@ class EngineDraft:
 
     Attributes:
         model: what guesses.
-        mixers: by the name under which the engine keeps their caches, each with its `plan`; no name is one of the
-            other model's.
+        mixers: layers with a cache by the names under which the engine keeps their caches, each with its `plan`; no
+            name is one of the other model's.
         prefix: what these names begin with, before those that the layers have themselves: a whole model may have the
             same as the other one.
         cached: the mixers over their caches.

@@ -39,7 +39,7 @@ class EngineModel:
         run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, or these and a list of `LayerStates.aux`, while
             attention is told of a batch. Stages after the first have in a third place what they go on from.
         compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``; the last stage's alone.
-        mixers: by name, each with its `plan`.
+        mixers: layers with a cache by their names, each with its `plan`.
         num_idle_weights: weights of the experts that a token does not choose.
         draft: a draft model that runs behind it; None without.
         sizes_told_apart: numbers of tokens, up to that given, for which its experts have different kernels.

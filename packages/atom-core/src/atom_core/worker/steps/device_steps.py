@@ -39,7 +39,7 @@ class DeviceSteps:
         states, tables: what the device keeps of the requests.
         sampler: draws over the states.
         max_model_len: the most tokens that a request has.
-        weights_per_token: by how many weights each token is multiplied, about.
+        weights_per_token: about how many weights each token is multiplied by.
         capture: makes graphs.
         drafter: follows the steps; None where nobody drafts.
 
