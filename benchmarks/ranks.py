@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from benchmarks import documents, machine, report, timing
-from benchmarks.http_overhead import resolve
 from benchmarks.offline import Scenario
 from benchmarks.sides import SideProcess
 
@@ -70,7 +69,7 @@ def _open(label: str, num_ranks: int, scenarios: list[Scenario], *, options: arg
     return SideProcess(
         "atom",
         label=label,
-        path=str(resolve(options.model).resolve()),
+        path=str(machine.model_path(options.model).resolve()),
         dtype=options.dtype,
         threads=options.tensor_parallel_size // num_ranks,
         max_model_len=longest + (options.turns + 1) * (options.steps + 2) + 64,
