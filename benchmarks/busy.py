@@ -38,11 +38,9 @@ def run(options: argparse.Namespace) -> int:
     if not hasattr(os, "sched_setaffinity"):
         print("needs a system on which a process can be kept to two cores", file=sys.stderr)
         return 1
-    from atom_models import resolve_model
-
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     machine.choose_dtype(options)
-    path = Path(options.model) if Path(options.model).exists() else resolve_model(options.model)
+    path = machine.model_path(options.model)
     idle = machine.idle_share()
     sides = _open_sides(path, options)
     watched = machine.Interference([side.pid for side in sides])

@@ -24,7 +24,7 @@ def document_of(
     Args:
         options: the flags, of which `--commit` is read.
         settings: what was measured (see `flags_of`).
-        idle: from `machine.idle_share`, before anything was measured.
+        idle: what `machine.idle_share` said before anything was measured.
         others: what `Interference.share` says of each part of the run; the largest is kept, None where nobody knows.
     """
     known = [share for share in others if share is not None]

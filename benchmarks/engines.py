@@ -26,6 +26,7 @@ class Ours:
         max_num_seqs: int,
         with_text: bool = False,
         quantization: str = "none",
+        tensor_parallel_size: int = 1,
     ) -> None:
         self._engine = LLMEngine(
             str(path),
@@ -35,6 +36,7 @@ class Ours:
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             skip_tokenizer_init=not with_text,
+            tensor_parallel_size=tensor_parallel_size,
         )
         self._vocab_size = self._engine.info.vocab_size
         self._max_model_len = max_model_len

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
     machine.choose_dtype(options)
     idle = machine.idle_share()
-    path = resolve(options.model)
+    path = machine.model_path(options.model)
     inline = _open_inline(path, options)
     client = ClientProcess()
     server = Server(path, _server_flags(options))
@@ -152,12 +152,3 @@ def _server_flags(options: argparse.Namespace) -> list[str]:
 
 def _max_model_len(options: argparse.Namespace) -> int:
     return 2 * options.context + options.steps + 128
-
-
-def resolve(model: str) -> Path:
-    """The folder or file of a model: a path, or a known name."""
-    if Path(model).exists():
-        return Path(model)
-    from atom_models import resolve_model
-
-    return resolve_model(model)

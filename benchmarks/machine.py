@@ -70,6 +70,15 @@ def choose_dtype(options: argparse.Namespace) -> None:
     options.dtype = options.dtype or detect_platform().preferred_dtype
 
 
+def model_path(model: str) -> Path:
+    """The folder or file of a model: a path, or a known name."""
+    if Path(model).exists():
+        return Path(model)
+    from atom_models import resolve_model
+
+    return resolve_model(model)
+
+
 def idle_share(seconds: float = 1.0) -> float | None:
     """Share of all cores' time in which nothing ran, 0 to 1; None where the system does not say."""
     before = _jiffies()

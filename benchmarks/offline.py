@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     scenarios = [Scenario("decode", size, options.context) for size in options.batch_sizes]
     scenarios += [Scenario("prefill", 1, length) for length in options.prefill]
 
-    path = _resolve(options.model)
+    path = machine.model_path(options.model)
     config = open_checkpoint(path).config
     probe = partial(
         roofline.measure_rates, options.dtype, megabytes=options.probe_megabytes, matrix=options.probe_matrix
@@ -121,14 +121,6 @@ def _open(name: str, path: Path, scenarios: list[Scenario], *, options: argparse
         max_model_len=longest,
         max_num_seqs=max(scenario.batch_size for scenario in scenarios),
     )
-
-
-def _resolve(model: str) -> Path:
-    if Path(model).exists():
-        return Path(model)
-    from atom_models import resolve_model
-
-    return resolve_model(model)
 
 
 def _take(

@@ -11,7 +11,6 @@ import tempfile
 from typing import Any
 
 from benchmarks import documents, machine, report
-from benchmarks.http_overhead import resolve
 
 BLOCK_SIZE = 16
 ANSWER, QUESTION = 8, 32
@@ -33,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON; 1 where tokens differ."""
     machine.choose_dtype(options)
     idle = machine.idle_share()
-    path = resolve(options.model)
+    path = machine.model_path(options.model)
     with tempfile.TemporaryDirectory(prefix="atom-offload-") as folder:
         sides: dict[str, dict[str, Any]] = {
             "computed again": {},

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import documents, machine, report, timing
 from benchmarks.client_process import ClientProcess
-from benchmarks.http_overhead import PATHS, everyday_words, resolve, stream_body
+from benchmarks.http_overhead import PATHS, everyday_words, stream_body
 from benchmarks.server_process import Server
 
 
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
     machine.choose_dtype(options)
     idle = machine.idle_share()
-    path = resolve(options.model)
+    path = machine.model_path(options.model)
     with contextlib.ExitStack() as running:
         client = ClientProcess()
         running.callback(client.close)

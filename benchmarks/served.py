@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
-    from atom_models import resolve_model
-
-    source = Path(options.model) if Path(options.model).exists() else resolve_model(options.model)
+    source = machine.model_path(options.model)
     with tempfile.TemporaryDirectory() as scratch:
         flags = shlex.split(options.serve)
         if options.shape:

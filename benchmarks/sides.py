@@ -103,15 +103,29 @@ def open_side(
     max_model_len: int,
     max_num_seqs: int,
     with_text: bool = False,
+    tensor_parallel_size: int = 1,
 ) -> Side:
-    """Load `path` in the engine `name`, in this process; `with_text` turns our engine's tokens into text."""
+    """Load `path` in the engine `name`, in this process.
+
+    Args:
+        threads: those that the engine computes with, or each of its ranks.
+        with_text: our engine turns its tokens into text.
+        tensor_parallel_size: how many ranks our engine has.
+    """
     if name == "transformers":
         return Transformers(Path(path), dtype, threads=threads)
     from benchmarks.engines import Ours
 
-    limits = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs}
-    quantization = name.removeprefix("atom").strip() or "none"
-    return Ours(Path(path), dtype, threads=threads, with_text=with_text, quantization=quantization, **limits)
+    return Ours(
+        Path(path),
+        dtype,
+        threads=threads,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        with_text=with_text,
+        quantization=name.removeprefix("atom").strip() or "none",
+        tensor_parallel_size=tensor_parallel_size,
+    )
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from atom_kernels.protocols import CacheFormat
 from atom_models.checkpoint import open_checkpoint
 from atom_models.requirements import ModelRequirements, model_requirements
-from atom_models.simulation import Layout, Prediction, find_system, predict
+from atom_models.simulation import Prediction, Ranks, find_system, predict
 from benchmarks.gpu.models import write_config
 from published_configs import NAMES, write_published_config
 
@@ -57,7 +57,7 @@ class Published:
     source: str
     model: str
     system: str
-    layout: Layout
+    ranks: Ranks
     milliseconds: dict[int, float]
     prompt: int = 1024
     output: int = 1024
@@ -66,31 +66,31 @@ class Published:
     reason: str = ""
 
 
-_EXPERTS_APART = Layout(8, spread_experts=True)
+_EXPERTS_APART = Ranks(8, spread_experts=True)
 _UNIFORM = "simulated routing is uniform, so that every expert is read; texts choose fewer"
 _QUICKER = "in one run of `gpu-nvidia-h100-80gb-hbm3.json` vLLM took 4.69 ms, and this engine 3.71"
 _SLOW = "that engine was at 35 to 48 % of what its memory allows"
 _LATER = "published of GLM-5.2, most of whose layers have no index of their own: fewer kernels"
-_PLAIN = Published("vLLM 0.30", "qwen3-8b", "8xH100", Layout(), {}, 128, cache=_BFLOAT16)
+_PLAIN = Published("vLLM 0.30", "qwen3-8b", "8xH100", Ranks(), {}, 128, cache=_BFLOAT16)
 PUBLISHED = (
     replace(_PLAIN, milliseconds={1: 6.86, 32: 8.11, 128: 12.0, 256: 18.1}),
     replace(_PLAIN, model="qwen3-8b-fp8", milliseconds={1: 4.66, 32: 6.03, 128: 10.16, 256: 16.1}, reason=_QUICKER),
-    Published("ATOM", "deepseek-r1", "8xMI300X", Layout(8), {128: 28.8, 256: 40.8}, reason=_UNIFORM),
-    Published("ATOM in vLLM", "deepseek-r1", "8xMI355X", Layout(8), {4: 11.2, 16: 13.5, 64: 21.3}),
-    Published("ATOM", "kimi-k2", "8xMI355X", Layout(4), {4: 11.7, 128: 36.8}, weights="mxfp4"),
+    Published("ATOM", "deepseek-r1", "8xMI300X", Ranks(8), {128: 28.8, 256: 40.8}, reason=_UNIFORM),
+    Published("ATOM in vLLM", "deepseek-r1", "8xMI355X", Ranks(8), {4: 11.2, 16: 13.5, 64: 21.3}),
+    Published("ATOM", "kimi-k2", "8xMI355X", Ranks(4), {4: 11.7, 128: 36.8}, weights="mxfp4"),
     Published("ATOM", "qwen3-235b-a22b", "8xMI355X", _EXPERTS_APART, {128: 16.5, 256: 20.6}, weights="fp8"),
-    Published("vLLM 0.17", "gpt-oss-120b", "8xMI300X", Layout(), {64: 31.4, 128: 41.3, 256: 58.3}, reason=_SLOW),
-    Published("ATOM", "gpt-oss-120b", "8xMI355X", Layout(), {16: 5.56, 128: 13.31}),
-    Published("ATOM", "glm-5", "8xMI355X", Layout(4), {1: 9.4, 64: 29.3}, weights="mxfp4", reason=_LATER),
+    Published("vLLM 0.17", "gpt-oss-120b", "8xMI300X", Ranks(), {64: 31.4, 128: 41.3, 256: 58.3}, reason=_SLOW),
+    Published("ATOM", "gpt-oss-120b", "8xMI355X", Ranks(), {16: 5.56, 128: 13.31}),
+    Published("ATOM", "glm-5", "8xMI355X", Ranks(4), {1: 9.4, 64: 29.3}, weights="mxfp4", reason=_LATER),
 )
-# Model, system, layout and weights of the recipes of docs/amd.md, and of the first commands that ROCm/ATOM documents.
+# Model, system, ranks and weights of the recipes of docs/amd.md, and of the first commands that ROCm/ATOM documents.
 RECIPES = (
-    ("qwen3-0.6b", "8xMI300X", Layout(), None),
-    ("deepseek-r1", "8xMI300X", Layout(8), None),
-    ("deepseek-r1", "8xMI355X", Layout(8), None),
+    ("qwen3-0.6b", "8xMI300X", Ranks(), None),
+    ("deepseek-r1", "8xMI300X", Ranks(8), None),
+    ("deepseek-r1", "8xMI355X", Ranks(8), None),
     ("qwen3-235b-a22b", "8xMI300X", _EXPERTS_APART, "fp8"),
-    ("kimi-k2", "8xMI355X", Layout(4), "mxfp4"),
-    ("glm-5", "8xMI300X", Layout(8), "fp8"),
+    ("kimi-k2", "8xMI355X", Ranks(4), "mxfp4"),
+    ("glm-5", "8xMI300X", Ranks(8), "fp8"),
 )
 
 
@@ -124,7 +124,7 @@ def measured_table() -> str:
                 step = found.prompts[result["about"]["tokens"]]
             off = step.seconds * 1e3 / measured - 1
             offs.append(abs(off))
-            name = f"{found.layout.tensor} x {system.removeprefix('8x')}"
+            name = f"{found.ranks.tensor} x {system.removeprefix('8x')}"
             model = re.sub(r" \(tensor parallel \d\)", "", result["model"])
             numbers = f"{measured:.2f}", f"{step.seconds * 1e3:.2f}", f"{off:+.0%}"
             rows.append((model, name, result["figure"], *numbers, step.limit, _reason(result, off)))
@@ -145,7 +145,7 @@ def _simulated(result: dict[str, Any], system: str) -> Prediction | None:
     return predict(
         needs,
         find_system(system),
-        Layout(int(ranks or 1)),
+        Ranks(int(ranks or 1)),
         batch_size=about.get("batch", 1),
         context=about.get("context", 1) + _DECODED,
         weight_format=needs.published_format or "bfloat16",
@@ -173,12 +173,12 @@ def published_table() -> str:
     for one in PUBLISHED:
         needs = needs_of(one.model)
         for batch_size, published in one.milliseconds.items():
-            found = _prediction(needs, one.system, one.layout, batch_size, one.weights, one.cache, prompt=one.prompt)
+            found = _prediction(needs, one.system, one.ranks, batch_size, one.weights, one.cache, prompt=one.prompt)
             predicted = 1e3 * found.served_seconds(one.prompt, one.output)
             off = predicted / published - 1
             if abs(off) > NEAR and not one.reason:
                 raise KeyError(f"{one.model} on {one.system} is {off:+.0%} off: PUBLISHED has to say why")
-            on = f"{one.layout.num_ranks} x {one.system.removeprefix('8x')}, {one.layout.describe()}"
+            on = f"{one.ranks.count} x {one.system.removeprefix('8x')}, {one.ranks.describe()}"
             numbers = f"{batch_size}", f"{published:.2f}", f"{predicted:.2f}", f"{off:+.0%}"
             rows.append((one.model, on, one.source, *numbers, one.reason if abs(off) > NEAR else ""))
     return _markdown(rows)
@@ -200,12 +200,12 @@ def recipes_table() -> str:
             "waits most for",
         )
     ]
-    for model, system, layout, weights in RECIPES:
+    for model, system, ranks, weights in RECIPES:
         for batch_size in (1, 32, 256):
-            found = _prediction(needs_of(model), system, layout, batch_size, weights, _FLOAT8, context=4096)
+            found = _prediction(needs_of(model), system, ranks, batch_size, weights, _FLOAT8, context=4096)
             first = (
                 model,
-                f"{layout.num_ranks} x {system.removeprefix('8x')}, {layout.describe()}",
+                f"{ranks.count} x {system.removeprefix('8x')}, {ranks.describe()}",
                 f"{found.weight_bytes / 1e9:.1f} GB",
                 f"{found.num_requests:,}",
                 f"{found.prompts[8192].seconds * 1e3:.0f} ms",
@@ -219,7 +219,7 @@ def recipes_table() -> str:
 def _prediction(
     needs: ModelRequirements,
     system: str,
-    layout: Layout,
+    ranks: Ranks,
     batch_size: int,
     weights: str | None,
     cache: CacheFormat,
@@ -231,7 +231,7 @@ def _prediction(
     found = predict(
         needs,
         find_system(system),
-        layout,
+        ranks,
         batch_size=batch_size,
         context=context or prompt + 512,
         weight_format=weights or needs.published_format or "bfloat16",
@@ -239,7 +239,7 @@ def _prediction(
         prompts=(prompt, 8192),
     )
     if found is None:
-        raise ValueError(f"{layout.describe()} ranks cannot share it")
+        raise ValueError(f"{ranks.describe()} ranks cannot share it")
     return found
 
 

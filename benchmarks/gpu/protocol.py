@@ -40,7 +40,7 @@ class Figure(NamedTuple):
         figure: what, in words.
         unit: the unit of the values.
         values: one for each repeat; none where `skipped` says why it was not measured.
-        about: the same as `figure`, for programs: "kind", and the sizes that belong to it.
+        about: what `figure` says, for programs: "kind", and the sizes that belong to it.
     """
 
     figure: str

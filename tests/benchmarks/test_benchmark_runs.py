@@ -53,6 +53,26 @@ def test_what_a_process_adds_to_a_step_is_measured(tmp_path: Path):
         assert result["process"]["added_ms"] == pytest.approx(added, abs=0.002)
 
 
+@pytest.mark.slow  # starts three processes with torch
+def test_ranks_are_timed_beside_one_process(tiny_llama: Path, tmp_path: Path):
+    output = tmp_path / "result.json"
+    flags = f"--model {tiny_llama} --dtype float32 --batch-sizes 2 --context 20 --prefill 24 --turns 1 --steps 2"
+    assert main(["ranks", "-tp", "2", *flags.split(), "--output", str(output)]) == 0
+
+    document = json.loads(output.read_text())
+    assert document["settings"]["threads"] == document["settings"]["tensor_parallel_size"] == 2
+    results = document["results"]
+    assert [result["scenario"] for result in results] == ["decode, batch 2, context 20", "prefill 24"]
+    for result in results:
+        one, ranks = (result["sides"][name]["median_ms"] for name in ("one", "ranks"))
+        assert result["speed"]["median"] == pytest.approx(one / ranks, abs=0.01)
+
+
+def test_more_ranks_than_cores_are_not_timed(capsys: pytest.CaptureFixture[str]):
+    assert main(["ranks", "-tp", "4096"]) == 1
+    assert "4096 ranks compute on as many cores" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_models_of_one_building_block_are_measured(tmp_path: Path):
     output = tmp_path / "result.json"

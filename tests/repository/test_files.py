@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 from source_tree import MAY_IMPORT, ROOT, nodes, package_folder, product_files, short, test_files, tree
 
 LONGEST = 500
 LONGEST_KERNEL = 700
+MOST_FILES = 15
+# Folders with more files, each with the reason.
+LARGE_FOLDERS = {
+    "packages/atom-models/src/atom_models/architectures": "a file for each family of models",
+    "benchmarks": "a file for each benchmark, and what they share",
+    "benchmarks/gpu": "a file for each thing that is measured, on our side and on the other engine's",
+}
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc", "base", "mgr", "cfg"}
 
 
@@ -30,6 +38,15 @@ def test_no_file_is_too_long():
 def test_the_median_file_of_the_product_is_short():
     lengths = sorted(num_lines(file) for file in product_files() if file.name != "__init__.py")
     assert lengths[len(lengths) // 2] <= 150
+
+
+def files_by_folder() -> dict[str, int]:
+    """How many Python files lie in each folder of the product; those that only re-export do not count."""
+    return Counter(short(file.parent) for file in product_files() if file.name != "__init__.py")
+
+
+def test_a_folder_has_few_files_or_a_reason_for_more():
+    assert {folder for folder, count in files_by_folder().items() if count > MOST_FILES} == set(LARGE_FOLDERS)
 
 
 def test_no_file_or_folder_has_a_name_that_says_nothing():

@@ -106,6 +106,18 @@ def test_a_room_of_a_package_imports_only_rooms_below_it(package: str):
     assert [each for each in found if re.sub(r":\d+", "", each) not in UPWARDS] == []
 
 
+def test_what_mixers_share_imports_no_vendor_and_no_mixer():
+    own = {"mixers", "operator", "cases", "platform", "protocols"}
+    found = [
+        f"{short(file)}:{line} imports {module}"
+        for file in source_files("atom_kernels")
+        if file.parent.name == "mixers"
+        for module, line in imported_modules(file, for_types=False)
+        if module.startswith("atom_kernels.") and module.split(".")[1] not in own
+    ]
+    assert found == []
+
+
 def test_packages_do_not_import_tests_or_benchmarks():
     found = [
         f"{short(file)}:{line} imports {module}"

@@ -13,6 +13,8 @@ from source_tree import nodes, product_files, short, test_files, tree
 
 # A description that goes on from a name it does not repeat: "name: of the layer", or a docstring "Of the layer".
 _FRAGMENT = re.compile(r"^\s*(?:[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: of |Of )[\w`]")
+# A description that says only what a thing has, or where it is: "bytes: on each device". Errors have circumstances.
+_CIRCUMSTANCE = re.compile(r"^ +\w+(?:, \w+)*(?<!Error): (?:by|for|from|on|the same|theirs|to|with)\b")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -23,6 +25,13 @@ def fragments(module: ast.Module) -> Iterator[str]:
         lines = (text or "").splitlines()
         yield from (line.strip() for line in lines[:1] if line.startswith("Of "))
         yield from (line.strip() for line in lines if ": of " in line and _FRAGMENT.match(line))
+
+
+def circumstances(module: ast.Module) -> Iterator[str]:
+    """Lines of docstrings that begin to describe a thing with a preposition, or by another thing."""
+    for node in nodes(module):
+        text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
+        yield from (line.strip() for line in (text or "").splitlines() if _CIRCUMSTANCE.match(line))
 
 
 def starred_tables(module: ast.Module) -> Iterator[int]:
@@ -42,6 +51,10 @@ def test_no_description_says_only_what_a_thing_belongs_to():
     assert found(fragments) == []
 
 
+def test_descriptions_say_what_a_thing_is_before_they_say_where_it_is():
+    assert found(circumstances) == []
+
+
 def test_no_literal_is_spread_into_another_to_keep_the_formatter_away():
     assert found(starred_tables) == []
 
@@ -57,6 +70,19 @@ def test_no_literal_is_spread_into_another_to_keep_the_formatter_away():
 )
 def test_fragments_are_told_from_sentences(source: str, count: int):
     assert len(list(fragments(ast.parse(source)))) == count
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("    num_bytes: on each device.", 1),
+        ("    short: the same over the short one.", 1),
+        ("    num_bytes: bytes on each device.", 0),
+        ("    APIError, ConfigError: with status 499.", 0),
+    ],
+)
+def test_circumstances_are_told_from_descriptions(line: str, count: int):
+    assert len(list(circumstances(ast.parse(f'def f():\n    """A thing.\n\n    Args:\n    {line}\n    """')))) == count
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ class NullExecutor:
 
     is_preparing = False
     failure: Failure | None = None
+    stopped_ranks: tuple[int, ...] = ()
 
     def __init__(self, num_blocks: int, max_model_len: int) -> None:
         self._info = RunnerInfo(num_blocks=num_blocks, max_model_len=max_model_len)

@@ -353,7 +353,7 @@ def write_family(label: str, folder: Path, make: Callable[[str], Path]) -> Path:
     """The checkpoint of a family, or of one of `QUANTIZED_FAMILIES`.
 
     Args:
-        folder: for what is written.
+        folder: where it is written.
         make: a family -> its plain checkpoint.
     """
     if label not in QUANTIZED_FAMILIES:

@@ -30,7 +30,7 @@ class Soak:
     fifty aborts a request.
 
     Attributes:
-        wanted, finished: by the ids of requests.
+        wanted, finished: what was asked for, and what came, by the ids of requests.
         aborted, preempted: ids; a preempted request computes the tokens that it had once more, as a prompt.
     """
 

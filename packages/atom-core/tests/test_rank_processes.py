@@ -111,6 +111,14 @@ def test_the_first_rank_answers_for_all(sound: RankProcesses):
     assert run(core) == [5, 5]
 
 
+def test_a_rank_is_stopped_until_it_is_told_to_go_on(sound: RankProcesses):
+    assert sound.stopped == ()
+    os.kill(sound.pids[1], signal.SIGSTOP)
+    until(lambda: sound.stopped == (1,))
+    os.kill(sound.pids[1], signal.SIGCONT)
+    until(lambda: sound.stopped == ())
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_is_named_and_takes_the_others_along(rank: int, start_ranks: StartRanks):
     ranks = start_ranks()

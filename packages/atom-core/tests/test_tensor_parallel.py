@@ -40,10 +40,26 @@ KINDS = ["llama", "qwen3_moe", "deepseek_v3"]
 QUICK = [*KINDS, "gpt_oss", "minimax_m2", "qwen3_next", "qwen3_5", "kimi_linear"]
 OTHERS = [name for name in FAMILIES if name not in QUICK]
 
+# Tiny ones of these have six heads, or two key heads of delta nets.
+NOT_BY_FOUR = {"qwen2", "qwen3_next", "qwen3_5", "qwen3_5-text", "qwen3_5_moe", "qwen3_5_moe-text"}
+SLOW_BY_FOUR = ["minimax_m2", "deepseek_v2-lite"]
+BY_FOUR = [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW_BY_FOUR else pytest.mark.by_hand)
+    for name in FAMILIES
+    if name not in NOT_BY_FOUR
+]
+
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[SharedRanks]:
     processes = SharedRanks(tensor_parallel_size=2)
+    yield processes
+    processes.end()
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> Iterator[SharedRanks]:
+    processes = SharedRanks(tensor_parallel_size=4)
     yield processes
     processes.end()
 
@@ -245,11 +261,16 @@ def test_four_ranks_of_whole_experts_give_the_tokens_of_one(tiny_family, expecte
         assert outputs(engine) == expected("minimax_m2")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["minimax_m2", "deepseek_v2-lite"])
-def test_four_ranks_give_the_tokens_of_one(family, tiny_family, expected):
-    with make_engine(tiny_family(family), tensor_parallel_size=4) as engine:
+@pytest.mark.parametrize("family", BY_FOUR)
+def test_four_ranks_give_the_tokens_of_one(family, four_ranks, tiny_family, expected):
+    with make_engine(tiny_family(family), four_ranks) as engine:
         assert outputs(engine) == expected(family)
+
+
+@pytest.mark.by_hand
+def test_four_ranks_share_delta_nets(four_ranks, tmp_path):
+    folder = make_tiny("qwen3_next", tmp_path / "m", linear_num_key_heads=4, linear_num_value_heads=8)
+    assert_ranks_change_no_token(folder, four_ranks)
 
 
 @pytest.mark.slow

@@ -289,7 +289,7 @@ def test_an_activation_that_is_new_is_refused_by_name_and_taken_for_no_other(bac
 @pytest.mark.parametrize("num_experts", [8, 60])
 def test_experts_launch_no_kernel_that_a_size_told_apart_does_not_launch(num_experts):
     """These sizes are compiled ahead; few pairs have several kernels."""
-    from atom_kernels.moe.triton_experts_backend import EXPERTS_BACKEND
+    from atom_kernels.moe.triton.experts_backend import EXPERTS_BACKEND
 
     problem = ExpertsProblem(num_experts, 3, 32, 16, torch.bfloat16)
     weights, _ = make_experts(problem, 1)

@@ -17,7 +17,7 @@ import torch
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.triton.configs import decode_config, prefill_config
 from atom_kernels.moe.contract import ExpertsProblem
-from atom_kernels.moe.triton_configs import TileConfig, default_config
+from atom_kernels.moe.triton.configs import TileConfig, default_config
 from atom_kernels.platform import Facts, Platform, platform_from_facts, use_platform
 
 _LAUNCHES = Path(__file__).parents[3] / "tests/support/gpu_launches.py"

@@ -16,9 +16,9 @@ from atom_models.requirements.rank_work import Matrix
 from atom_models.simulation import (
     PARTS,
     SYSTEMS,
-    Layout,
     Link,
     Prediction,
+    Ranks,
     StepTime,
     UnknownSystemError,
     find_system,
@@ -51,9 +51,9 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> ModelRequirements:
     return model_requirements(open_checkpoint(folder))
 
 
-def simulate(needs: ModelRequirements, layout: Layout | None = None, system=H200, **options) -> Prediction:
+def simulate(needs: ModelRequirements, ranks: Ranks | None = None, system=H200, **options) -> Prediction:
     asked = {"batch_size": 1, "context": 1024, "weight_format": "bfloat16", "cache": CacheFormat("bfloat16")} | options
-    found = predict(needs, system, layout or Layout(), **asked)
+    found = predict(needs, system, ranks or Ranks(), **asked)
     assert found is not None
     return found
 
@@ -125,7 +125,7 @@ def test_weights_of_four_bits_are_read_slower_where_they_are_decoded(dense):
 
 
 def test_two_ranks_halve_the_weights_and_exchange(dense):
-    one, two = (simulate(dense, Layout(ranks)).decode.parts for ranks in (1, 2))
+    one, two = (simulate(dense, Ranks(ranks)).decode.parts for ranks in (1, 2))
     assert one["links"] == 0
     assert two["weights"] == pytest.approx(one["weights"] / 2)
     assert two["launches"] == one["launches"]
@@ -149,7 +149,7 @@ def test_activations_go_to_memory_and_back(dense):
 
 
 def test_engines_share_requests_and_nothing_else(dense):
-    alone, shared = simulate(dense, batch_size=32), simulate(dense, Layout(1, 4), batch_size=128)
+    alone, shared = simulate(dense, batch_size=32), simulate(dense, Ranks(1, 4), batch_size=128)
     assert shared.decode == alone.decode
     assert shared.num_requests == 4 * alone.num_requests
     assert shared.user_tokens == alone.user_tokens
@@ -157,8 +157,8 @@ def test_engines_share_requests_and_nothing_else(dense):
 
 
 def test_spread_experts_are_held_once_by_engines_that_exchange_tokens(mixture):
-    layouts = Layout(1, 8), Layout(1, 8, spread_experts=True)
-    whole, spread = (simulate(mixture, layout, batch_size=256) for layout in layouts)
+    shared = Ranks(1, 8), Ranks(1, 8, spread_experts=True)
+    whole, spread = (simulate(mixture, ranks, batch_size=256) for ranks in shared)
     experts = 48 * 128 * 3 * 2048 * 768 * 2
     assert spread.weight_bytes == pytest.approx(whole.weight_bytes - experts * 7 / 8)
     assert spread.decode.parts["weights"] < whole.decode.parts["weights"] / 3
@@ -166,25 +166,25 @@ def test_spread_experts_are_held_once_by_engines_that_exchange_tokens(mixture):
     # In each of 48 mixtures tokens go to all ranks, and sums come back.
     exchanged = 2 * 48 * H200.links.gather_seconds(256 * 2048 * 2, 8)
     assert spread.decode.parts["links"] == pytest.approx(exchanged)
-    both = simulate(mixture, Layout(2, 4, spread_experts=True), batch_size=256).decode.parts["links"]
+    both = simulate(mixture, Ranks(2, 4, spread_experts=True), batch_size=256).decode.parts["links"]
     # Attention is summed in each layer, and what is behind the embedding.
     summed = 49 * H200.links.sum_seconds(64 * 2048 * 2, 2) + H200.links.gather_seconds(4 * 64 * 151936, 2)
     assert both == pytest.approx(exchanged + summed)
-    in_tensor = simulate(mixture, Layout(8, spread_experts=True)), simulate(mixture, Layout(4))
+    in_tensor = simulate(mixture, Ranks(8, spread_experts=True)), simulate(mixture, Ranks(4))
     assert in_tensor[0].weight_bytes < in_tensor[1].weight_bytes
 
 
 def test_stages_hold_some_of_the_layers_and_take_turns_with_requests(dense):
-    whole, staged = simulate(dense, batch_size=32), simulate(dense, Layout(1, 1, 4), batch_size=128)
+    whole, staged = simulate(dense, batch_size=32), simulate(dense, Ranks(1, 1, 4), batch_size=128)
     hops = 3 * (H200.links.inside.start(2) + 32 * 4096 * 2 / H200.links.inside.rate(2))
     assert staged.decode.seconds == pytest.approx(whole.decode.seconds + hops)
     # A quarter of the layers, and all of the embedding or of the head.
     table = 128256 * 4096 * 2
     assert staged.weight_bytes == pytest.approx((whole.weight_bytes - 2 * table) / 4 + table, rel=1e-3)
     assert staged.num_requests > 4 * whole.num_requests
-    assert Layout(2, 1, 4).describe() == "tp 2 x pp 4"
+    assert Ranks(2, 1, 4).describe() == "tp 2 x pp 4"
     options = {"batch_size": 1, "context": 16, "weight_format": "bfloat16", "cache": CacheFormat("bfloat16")}
-    assert predict(dense, RACK, Layout(1, 1, 64), **options) is None
+    assert predict(dense, RACK, Ranks(1, 1, 64), **options) is None
 
 
 def test_what_fits_is_what_weights_leave_of_nine_tenths(dense):
@@ -199,13 +199,13 @@ def test_what_fits_is_what_weights_leave_of_nine_tenths(dense):
 
 def test_ranks_that_cannot_share_evenly_give_nothing(mixture):
     options = {"batch_size": 1, "context": 16, "weight_format": "bfloat16", "cache": CacheFormat("bfloat16")}
-    assert predict(mixture, RACK, Layout(64), **options) is None
+    assert predict(mixture, RACK, Ranks(64), **options) is None
 
 
 def test_scaling_ends_where_a_doubling_gains_less_than_a_tenth(dense):
-    found = [simulate(dense, Layout(ranks), system=RACK, batch_size=8) for ranks in (1, 2, 4, 8, 16, 32)]
+    found = [simulate(dense, Ranks(ranks), system=RACK, batch_size=8) for ranks in (1, 2, 4, 8, 16, 32)]
     scaling = scaling_of(found)
-    by_ranks = {one.layout.num_ranks: one.decode.seconds for one in found}
+    by_ranks = {one.ranks.count: one.decode.seconds for one in found}
     assert scaling.stops_at is not None
     assert by_ranks[scaling.stops_at] < 1.1 * by_ranks[2 * scaling.stops_at]
     assert all(by_ranks[few] >= 1.1 * by_ranks[2 * few] for few in by_ranks if few < scaling.stops_at)
@@ -217,7 +217,7 @@ def test_scaling_ends_where_a_doubling_gains_less_than_a_tenth(dense):
 
 
 def test_prompts_of_others_come_between_the_tokens_of_a_request(dense):
-    found = simulate(dense, Layout(1, 2), batch_size=64)
+    found = simulate(dense, Ranks(1, 2), batch_size=64)
     assert found.served_seconds(1024, 512) == pytest.approx(
         found.decode.seconds + 32 * found.prompts[1024].seconds / 512
     )

@@ -8,9 +8,9 @@ import xml.etree.ElementTree
 
 import pytest
 
-from atom_server.bench.charts import draw_run, draw_runs
 from atom_server.bench.metrics import summarize
 from atom_server.bench.outcome import BenchError, Outcome
+from atom_server.bench.pages.charts import draw_run, draw_runs
 from atom_server.cli.main import main
 
 pytest.importorskip("matplotlib")

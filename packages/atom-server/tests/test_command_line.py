@@ -121,6 +121,15 @@ def test_a_feature_that_is_not_built_is_refused_in_one_line(flags, capsys):
     assert "not supported" in line
 
 
+def test_a_server_among_processes_of_torchrun_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["serve", "--model", "./nowhere"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "one of 2 processes" in line
+    assert "run `atom serve --tensor-parallel-size 2` without torchrun" in line
+
+
 def test_a_wrong_flag_is_answered_without_a_wall_of_usage(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["serve", "--max-model-len", "abc"])

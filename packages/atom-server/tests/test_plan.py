@@ -239,7 +239,7 @@ def test_an_architecture_that_is_not_there_names_those_that_are(tmp_path: Path, 
 
 
 def steps_of(text: str) -> dict[tuple[str, str], list[str]]:
-    """The rows of decode steps by layout and batch."""
+    """The rows of decode steps by ranks and batch."""
     rows = [re.split(r"  +", line) for line in text.splitlines() if re.match(r"tp \d+.*  \d+ +\d+\.\d\d ms ", line)]
     return {(row[0], row[1]): row[2:] for row in rows}
 
@@ -262,7 +262,7 @@ def test_a_simulation_shows_steps_of_every_number_of_ranks_that_holds_the_model(
     assert "H100: 3.03 TB/s and 791 TFLOP/s in 16 bits are reached; measured" in text
 
 
-def test_one_layout_is_simulated_where_it_is_asked_for(tmp_path: Path, capsys):
+def test_some_ranks_alone_are_simulated_where_they_are_asked_for(tmp_path: Path, capsys):
     folder = write_published_config("qwen3-30b-a3b", tmp_path)
     flags = ("--simulate", "8xmi355x", "-tp", "2", "-dp", "4", "--enable-expert-parallel", "--batch-sizes", "32")
     code, text = plan(capsys, "--model", folder, *flags, "--kv-cache-dtype", "fp8", "--weights", "fp8")

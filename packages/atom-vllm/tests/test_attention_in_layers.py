@@ -12,6 +12,7 @@ import torch
 from atom_kernels.attention import AttentionProblem, apply_prologue
 from atom_kernels.attention.cases import make_step
 from atom_kernels.mixers import CacheFormat, select_mixer
+from atom_models import BuildContext
 from stub_vllm import GraphSupport, stub_vllm
 
 REQUESTS = ((1, 40), (1, 7), (5, 30), (33, 33))
@@ -141,3 +142,12 @@ def test_whole_graphs_are_offered_where_every_kernel_may_be_captured(capturable:
         config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
         found = AtomMetadataBuilder.get_cudagraph_support(config, SimpleNamespace(block_size=16))
         assert found is GraphSupport[support]
+
+
+def test_a_kind_of_layer_that_vllm_has_no_cache_for_is_refused_by_name() -> None:
+    with stub_vllm():
+        from atom_vllm.mixers.mixer_host import mixer_host_factory
+
+        make = mixer_host_factory(SimpleNamespace(kv_transfer_config=object()))
+        with pytest.raises(ValueError, match="layers.3 is short_conv; vLLM keeps caches for paged_attention"):
+            make(SimpleNamespace(name="short_conv"), "layers.3", BuildContext())

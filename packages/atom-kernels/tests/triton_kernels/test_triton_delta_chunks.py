@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from atom_kernels.delta import GATED_DELTA, GatedDeltaProblem, hopper_launch
-from atom_kernels.delta.triton_backend import DELTA_BY_TRITON
-from atom_kernels.delta.triton_chunked import bind_chunked, computes_chunks, scan_config
+from atom_kernels.delta import GATED_DELTA, GatedDeltaProblem
+from atom_kernels.delta.triton import hopper_launch
+from atom_kernels.delta.triton.backend import DELTA_BY_TRITON
+from atom_kernels.delta.triton.chunked import bind_chunked, computes_chunks, scan_config
 from atom_kernels.platform import Platform, detect_platform, use_platform
 from atom_kernels.select import plan_with
 from delta_sequences import Sequences, rule_in_float64

@@ -11,8 +11,8 @@ from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.moe import ExpertsProblem, RoutingProblem, experts
 from atom_kernels.moe.grouped_backend import GroupedExperts
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
-from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig
-from atom_kernels.moe.triton_experts_backend import TritonExperts
+from atom_kernels.moe.triton.configs import ExpertsConfig, TileConfig
+from atom_kernels.moe.triton.experts_backend import TritonExperts
 from atom_kernels.platform import Facts, detect_platform, platform_from_facts
 from atom_kernels.select import select
 

@@ -10,11 +10,12 @@ import torch
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
 from atom_kernels.linear.triton.packed_weights import E2M1_SUM_EXPONENT, words_of_powers
-from atom_kernels.moe import ExpertsProblem, experts, triton_fragments
+from atom_kernels.moe import ExpertsProblem, experts
 from atom_kernels.moe.fragments import ROWS, WORDS, fragments, powers
 from atom_kernels.moe.ops import MOE_EXPERTS
-from atom_kernels.moe.triton_configs import ExpertsConfig, ExpertsConfigs, TileConfig, default_config
-from atom_kernels.moe.triton_experts_backend import PACKED_EXPERTS_BACKEND, TritonExperts
+from atom_kernels.moe.triton import fragments as by_triton
+from atom_kernels.moe.triton.configs import ExpertsConfig, ExpertsConfigs, TileConfig, default_config
+from atom_kernels.moe.triton.experts_backend import PACKED_EXPERTS_BACKEND, TritonExperts
 from atom_kernels.moe.tuning import candidates
 from atom_kernels.platform import Platform, detect_platform, use_platform
 from atom_kernels.select import select
@@ -110,7 +111,7 @@ def test_instructions_of_a_gpu_make_of_words_what_they_hold():
         for thread in range(4):
             for block in range(4):
                 given = {"$8": words[row][4 * thread + block], "$9": bytes_of[row]}
-                found = run_assembly(triton_fragments._SCALED_PAIRS.value[block], given)
+                found = run_assembly(by_triton._SCALED_PAIRS.value[block], given)
                 for place in range(8):
                     column = 32 * block + 8 * (place // 2) + 2 * thread + place % 2
                     number = bfloat16_of(found[f"${place}"]) * 2.0**E2M1_SUM_EXPONENT

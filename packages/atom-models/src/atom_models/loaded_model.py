@@ -96,7 +96,7 @@ def load_model(
 
     Args:
         model: folder, ``.gguf`` file, or a name that `resolve_model` knows.
-        dtype: to run in; None is float32 for float32 checkpoints, and what is fast here for others.
+        dtype: what is computed in; None is float32 for float32 checkpoints, and what is fast here for others.
         quantization: round plain weights while loading: "int8", "int4", "fp8", "fp8_block" or "mxfp4"; "none" also
             makes plain numbers of a GGUF file's, which stay packed without it.
         device: where it runs; None is the platform's.

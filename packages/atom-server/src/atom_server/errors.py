@@ -43,7 +43,7 @@ class APIError(Exception):
         status: HTTP status.
         param: the request field at fault, e.g. "messages[0].content"; None where there is no single one.
         code: machine-readable kind, e.g. "model_not_found".
-        headers: to send along.
+        headers: what the answer has beside the usual ones.
     """
 
     def __init__(

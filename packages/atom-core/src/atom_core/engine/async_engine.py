@@ -147,7 +147,7 @@ class AsyncEngine:
         Args:
             prompts: token ids of each, or what `check_prompts` gave for them.
             wanted: how to generate, as `generate`, or how to make embeddings, as `embed`.
-            tenant: on whose behalf. Tenants that wait for each other have equal shares of the engine, and each leaves
+            tenant: who asks. Tenants that wait for each other have equal shares of the engine, and each leaves
                 room in the queue to others.
 
         Returns news of each by its `request_id`: `RequestStream.request_ids` has them in the order of the prompts.

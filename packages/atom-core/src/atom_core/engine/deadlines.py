@@ -13,7 +13,7 @@ class Deadlines:
     """Every request may take equally long, so they expire in the order in which they came.
 
     Args:
-        seconds: from its arrival; None sets no limit.
+        seconds: how long it may take from its arrival; None sets no limit.
     """
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:

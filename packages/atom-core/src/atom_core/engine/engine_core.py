@@ -190,6 +190,11 @@ class EngineCore:
         """What ended the workers; None while they work. For any thread."""
         return self._executor.failure
 
+    @property
+    def stopped_ranks(self) -> tuple[int, ...]:
+        """Workers that a signal has stopped. For any thread."""
+        return self._executor.stopped_ranks
+
     def profile(self, *, start: bool) -> None:
         """Begin or end a trace in every worker (see `Executor.profile`)."""
         self._executor.profile(start=start)

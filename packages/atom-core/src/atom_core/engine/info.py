@@ -13,7 +13,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         architecture: the Hugging Face name of the model's class.
         max_model_len: tokens of prompt and output together, at most.
         vocab_size: token ids are below this.
-        dtype, kv_cache_dtype, device: by name, e.g. "bfloat16", "bfloat16", "cpu".
+        dtype, kv_cache_dtype, device: their names, e.g. "bfloat16", "bfloat16", "cpu".
         num_blocks, block_size: blocks of the KV cache, and tokens in each.
         num_groups: groups of layers with blocks of their own: a token takes a place in a block of each.
         eos_token_ids: tokens that end a sequence unless ignored.

@@ -132,7 +132,7 @@ class LLMEngine:
             sampling_params_list: one for all, or one for each.
             stream_callback: called with a `RequestOutput` for every token, from inside `step`.
             priority: -100 to 100; lower goes first.
-            tenant: on whose behalf. Tenants that wait for each other have equal shares of the engine.
+            tenant: who asks. Tenants that wait for each other have equal shares of the engine.
 
         Raises:
             InvalidRequestError: nothing is queued then.

@@ -45,6 +45,10 @@ class InlineExecutor:
     def failure(self) -> None:
         return None
 
+    @property
+    def stopped_ranks(self) -> tuple[int, ...]:
+        return ()
+
     def profile(self, *, start: bool) -> None:
         self._thread.submit(self._runner.profile, start=start).result()
 

@@ -61,6 +61,11 @@ class Executor(Protocol):
         """What ended the workers, so that no step can run any more; None while they work. For any thread."""
         ...
 
+    @property
+    def stopped_ranks(self) -> tuple[int, ...]:
+        """Workers that a signal has stopped, so that the others wait for them. For any thread."""
+        ...
+
     def profile(self, *, start: bool) -> None:
         """Begin a trace in every worker, or end the traces and write them (see `TorchProfiler`)."""
         ...

@@ -19,7 +19,7 @@ class BlockTable:
 
     Attributes:
         groups: block ids by group. Entries before `first_held` of a group are `NO_BLOCK`, or blocks given up.
-        first_held: by group, how many leading blocks lie behind the window and are not held.
+        first_held: how many leading blocks of each group lie behind the window and are not held.
         capacity: tokens for which every group has blocks.
         has_new_blocks: there are blocks that `take_new_blocks` has not shown.
         hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.

@@ -20,7 +20,7 @@ class CachedPrefix:
     Attributes:
         parent: the prefix before the block, or the salt before a first block.
         token_ids: the tokens that the block's name covers.
-        block_ids: by group, the block that stores its keys and values, or the snapshot of the state behind it; None
+        block_ids: each group's block that stores its keys and values, or the snapshot of the state behind it; None
             where none does.
         is_followed: these blocks also have what a model that drafts keeps.
         num_children: prefixes that are known to go on from here.
@@ -141,7 +141,7 @@ class PrefixCache:
         drafts keeps.
 
         Args:
-            first_held: by group, the first block that the table ever had; None where it had all of them.
+            first_held: each group's first block that the table ever had; None where it had all of them.
         """
         for index in range(table.num_published, num_blocks):
             prefix = self._lookup(table, token_ids, index, table.parent)

@@ -121,7 +121,7 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
         text_delta: text that these tokens settled; characters never come in halves.
         stop_reason: the stop string or token id that ended it.
         logprobs: one entry for each of `output_tokens`, where asked for.
-        prompt_logprobs: with the first news, or before them in parts: one entry for each prompt token but the first.
+        prompt_logprobs: one entry for each prompt token but the first. They come with the first news or before.
         num_prompt_tokens, num_cached_tokens: tokens of the prompt, and how many of them the prefix cache had.
         num_output_tokens: generated so far.
         queued, ttft, latency: seconds from arrival until it first ran, to the first token, and until now.

@@ -71,12 +71,12 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         include_stop_str_in_output: keep the matched stop string.
         min_tokens: neither a stop token nor a stop string ends the output within this many tokens.
         logprobs: report the chosen token and this many most likely ones; None reports nothing.
-        prompt_logprobs: the same for each prompt token.
+        prompt_logprobs: report each prompt token and this many of the most likely ones in its place.
         skip_special_tokens: leave special tokens out of the text.
-        logprob_token_ids: with `logprobs`, report these tokens in place of the most likely ones, in this order.
+        logprob_token_ids: `logprobs` reports these tokens in place of the most likely ones, in this order.
         kept_special_token_ids: special tokens that stay in the text although the others are left out.
         bad_words: texts that are never generated, alone or after a space.
-        bad_words_token_ids: the same as token ids; the engine fills it in from `bad_words`.
+        bad_words_token_ids: `bad_words` as token ids; the engine fills it in from `bad_words`.
         structured_outputs: a grammar that the text follows; it ends where the grammar can, also with ignore_eos.
         thinking_budget: ends a model's thinking; the grammar, if any, has to allow thinking.
     """

@@ -32,7 +32,7 @@ class BlockTransfers(msgspec.Struct, frozen=True):
     """The part of a step that moves blocks. It is carried out before anything of the step is computed.
 
     Attributes:
-        saves: from block ids to places. The step, and transfers that begin with it, may overwrite these blocks.
+        saves: copies from block ids to places. The step, and transfers that begin with it, may overwrite these blocks.
         begun: transfers that begin now, behind the saves.
         awaited: ids of all transfers whose results are not known yet, those of `begun` among them.
     """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         layer_weights,
         place,
     )
-    from atom_models.simulation import Layout, Prediction, System, UnknownSystemError, find_system, predict, scaling_of
+    from atom_models.simulation import Prediction, Ranks, System, UnknownSystemError, find_system, predict, scaling_of
 
 __all__ = [
     "DEVICE_COUNTS",
@@ -48,11 +48,11 @@ __all__ = [
     "Architecture",
     "CheckpointError",
     "LayerWeights",
-    "Layout",
     "LoadedModel",
     "ModelRequirements",
     "Placement",
     "Prediction",
+    "Ranks",
     "ReferenceModel",
     "System",
     "UnknownAcceleratorError",

@@ -15,7 +15,7 @@ class ModuleMarks:
     Without it nothing is hooked, so that marks cost nothing when nobody records.
 
     Args:
-        modules: by name; the model itself, whose name is empty, is not marked.
+        modules: the modules by their names; the model itself, whose name is empty, is not marked.
     """
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:

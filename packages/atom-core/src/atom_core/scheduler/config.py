@@ -23,7 +23,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         policy: "priority" orders by arrival and priority, lower first; "fcfs" by arrival alone.
         priority_ageing: seconds of waiting that are worth one step of priority; 0 lets no request go before a more
             urgent one, however long it waits.
-        max_request_seconds: from its arrival a request may take so long; None sets no limit.
+        max_request_seconds: how long a request may take from its arrival; None sets no limit.
 
     Raises:
         ValueError: a number outside its range, or an unknown policy.

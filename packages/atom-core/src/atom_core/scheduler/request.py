@@ -31,7 +31,7 @@ class Request:
 
     Attributes:
         key: order among requests once they run, ``(rank, number)``; lower goes first and is preempted last.
-        turn: the same among the waiting requests of its tenant.
+        turn: order among the waiting requests of its tenant, like `key`.
         tenant: who pays for it.
         token_ids: prompt and the output tokens whose values have arrived.
         max_tokens: output tokens at most.

@@ -21,8 +21,8 @@ class RequestBook:
     """Requests by id, the waiting queue, and the running ones in order of their keys.
 
     Attributes:
-        loading: by their loads, those of the running requests that wait for KV.
-        num_preemptions: since the start.
+        loading: the running requests that wait for KV, by the ids of their loads.
+        num_preemptions: how often requests were preempted since the start.
         num_arrivals: requests added since the start.
         num_forced_tokens: output tokens that were not sampled, since the start.
         num_not_finite: requests that ended because their logits or hidden states were not finite, since the start.

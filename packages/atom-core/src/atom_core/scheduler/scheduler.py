@@ -121,8 +121,9 @@ class Scheduler:
         """The next output tokens of a request are known before they are sampled, e.g. from its grammar.
 
         Args:
-            token_ids: from the first token on whose value has not arrived. Those beyond the samples in flight are not
-                sampled: the next step computes them together, and they are reported with the last of those samples.
+            token_ids: the first of them is the first token whose value has not arrived. Those beyond the samples in
+                flight are not sampled: the next step computes them together, and they are reported with the last of
+                those samples.
         """
         request = self._book.by_id.get(request_id)
         if request is not None and request.may_be_forced:

@@ -53,7 +53,7 @@ class Trials:
         """Drafts for each request behind this step.
 
         Args:
-            prospects: by number of drafts, from none on.
+            prospects: what no draft promises, then one, then two, and so on.
             best: the number that promises most.
         """
         if not self._steps_left:

@@ -32,7 +32,7 @@ class Forward:
     Attributes:
         logits_nV: float32, of the rows that sample.
         states: what the layers gave for its tokens; None where a graph has all of it, and nobody drafts.
-        prompt_logprobs, vectors: by index in the batch, of the requests that ask for them.
+        prompt_logprobs, vectors: what requests have asked for, by their index in the batch.
     """
 
     step: SchedulerOutput

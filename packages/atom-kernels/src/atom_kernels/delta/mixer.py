@@ -144,7 +144,7 @@ class DeltaNetProblem:
 
 
 def _why_not_triton(problem: DeltaNetProblem, platform: Platform) -> str | None:
-    from atom_kernels.delta.triton_backend import CONV_BY_TRITON, DELTA_BY_TRITON
+    from atom_kernels.delta.triton.backend import CONV_BY_TRITON, DELTA_BY_TRITON
 
     return CONV_BY_TRITON.supports(problem.conv, platform) or DELTA_BY_TRITON.supports(problem.rule, platform)
 

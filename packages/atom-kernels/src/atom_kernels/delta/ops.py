@@ -10,7 +10,7 @@ import torch
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, gated_delta, short_conv
 from atom_kernels.delta.native import CONV_BACKEND, DELTA_BACKEND
 from atom_kernels.delta.torch_backend import bind_gated_delta
-from atom_kernels.delta.triton_backend import CONV_BY_TRITON, DELTA_BY_TRITON
+from atom_kernels.delta.triton.backend import CONV_BY_TRITON, DELTA_BY_TRITON
 from atom_kernels.delta.work import conv_work, delta_work
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec
 from atom_kernels.tolerances import elementwise_tolerance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from atom_kernels.mixers.cache_format import NO_SCALES
 from atom_kernels.operator import any_problem
@@ -130,6 +130,18 @@ def nothing_passed_over(problem: Any, platform: Platform, layout: CacheLayout) -
     return ()
 
 
+class CacheConversion(NamedTuple):
+    """The way from caches of a problem's own layout to those of another one, and back; only checks need it.
+
+    Attributes:
+        from_usual: ``(layout, *caches)`` -> caches of that layout which hold the same.
+        to_usual: ``(layout, caches)`` -> caches of the problem's own layout which hold the same.
+    """
+
+    from_usual: Callable[..., Caches]
+    to_usual: Callable[[CacheLayout, Caches], Caches]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixerBackend:
     """One way to run a mixer.
@@ -143,7 +155,8 @@ class MixerBackend:
         passed_over: ``(problem, platform, layout)`` -> (name, reason) of kernels that it might have taken instead.
         cache_scales: the kinds of `CacheFormat.scales` that it reads and writes.
         is_fallback: it is the contract in plain torch, which is right everywhere and many times slower than a kernel.
-        kernels: by the name of a layout, those that it calls over it, where they have names.
+        kernels: those that it calls, where they have names, by the name of the layout that they read.
+        conversion: gives caches the layouts that it reads beside the problem's own; None where there are none.
     """
 
     name: str
@@ -155,6 +168,7 @@ class MixerBackend:
     cache_scales: tuple[str, ...] = (NO_SCALES,)
     is_fallback: bool = False
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    conversion: CacheConversion | None = None
 
     def why_not(self, problem: MixerProblem, platform: Platform) -> str | None:
         """None if it can run the problem there, else the reason why not."""

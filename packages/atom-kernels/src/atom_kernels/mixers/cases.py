@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd
+from atom_kernels.mixers.backend import CacheConversion
 from atom_kernels.mixers.plan import MixerPlan
 from atom_kernels.protocols import BatchGeometry, Caches
 
@@ -19,8 +19,8 @@ class MixerStep:
 
     Attributes:
         inputs: as the operator's contract lists them.
-        weights: by name.
-        caches: in the problem's own layout.
+        weights: the layer's weights by their names.
+        caches: the layer's caches, in the problem's own layout.
         geometry: where the batch's tokens lie.
         prologue: norms and rotation, None for none.
     """
@@ -39,11 +39,13 @@ class MixerStep:
         """The output, and the caches in the problem's own layout; those of the step itself are left alone."""
         caches = self.caches_for(plan)
         out = self.run_in_place(plan, caches)
-        return out, *(caches if plan.layout == plan.problem.layout else restore_nhd(plan.layout, caches))
+        is_usual = plan.layout == plan.problem.layout
+        return out, *(caches if is_usual else _conversion(plan).to_usual(plan.layout, caches))
 
     def caches_for(self, plan: MixerPlan) -> Caches:
         """What the step's caches hold, in new ones of the plan's layout."""
-        caches = self.caches if plan.layout == plan.problem.layout else from_nhd(plan.layout, *self.caches)
+        is_usual = plan.layout == plan.problem.layout
+        caches = self.caches if is_usual else _conversion(plan).from_usual(plan.layout, *self.caches)
         return tuple(cache.clone() for cache in caches)
 
     def run_in_place(self, plan: MixerPlan, caches: Caches, *, weights: Any = None) -> torch.Tensor:
@@ -51,6 +53,12 @@ class MixerStep:
         weights = plan.prepare(self.weights) if weights is None else weights
         metadata = plan.build_metadata(self.geometry)
         return plan.forward(self.inputs, caches, metadata, weights=weights, prologue=self.prologue)
+
+
+def _conversion(plan: MixerPlan) -> CacheConversion:
+    if plan.conversion is None:
+        raise ValueError(f"{plan.backend} reads the cache layout {plan.layout.name} and does not say what it holds")
+    return plan.conversion
 
 
 def bench_requests(device: str) -> list[list[tuple[int, int]]]:

@@ -30,7 +30,7 @@ class MixerOperator:
         parity_steps: ``platform -> (problem, step)``, odd shapes and every rule, for `check` and the tests.
         bench_steps: ``(platform, requests) -> (label, problem, step)`` of real models.
         describe: ``problem -> str``, for people.
-        tolerance: by dtype, against the reference.
+        tolerance: how far results of each dtype may be from the reference.
     """
 
     name: str

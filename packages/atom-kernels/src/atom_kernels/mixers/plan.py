@@ -14,7 +14,7 @@ from atom_kernels.platform import detect_platform
 if TYPE_CHECKING:
     import torch
 
-    from atom_kernels.mixers.backend import MixerProblem, MixerRunner
+    from atom_kernels.mixers.backend import CacheConversion, MixerProblem, MixerRunner
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
@@ -34,6 +34,7 @@ class MixerPlan:
         reasons: (backend, why it was passed over) of those tried before.
         kernels: what the backend calls, where it is made of kernels that have names.
         has_kernel: a kernel runs it, instead of the contract in plain torch.
+        conversion: gives caches the layouts that the backend reads beside the problem's own.
     """
 
     problem: MixerProblem
@@ -43,6 +44,7 @@ class MixerPlan:
     create: Callable[[], MixerRunner] = field(repr=False, compare=False)
     kernels: tuple[str, ...] = ()
     has_kernel: bool = True
+    conversion: CacheConversion | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def runner(self) -> MixerRunner:
@@ -129,9 +131,16 @@ def select_mixer(
             reasons.append((backend.name, str(error)))
             continue
         reasons += backend.passed_over(problem, platform, layout)
-        kernels = backend.kernels.get(layout.name, ())
-        create = partial(backend.create, problem, layout)
-        return MixerPlan(problem, backend.name, layout, tuple(reasons), create, kernels, not backend.is_fallback)
+        return MixerPlan(
+            problem=problem,
+            backend=backend.name,
+            layout=layout,
+            reasons=tuple(reasons),
+            create=partial(backend.create, problem, layout),
+            kernels=backend.kernels.get(layout.name, ()),
+            has_kernel=not backend.is_fallback,
+            conversion=backend.conversion,
+        )
     known = ", ".join(backend.name for backend in problem.backends)
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"
     raise UnsupportedMixerError(f"nothing can run {problem} on {platform.name}: {tried}")

@@ -20,16 +20,16 @@ class GroupedExperts:
 
     def __init__(self, problem: ExpertsProblem, weights: Mapping[str, torch.Tensor | None]) -> None:
         # Triton is imported where a plan uses it, and only there.
-        from atom_kernels.moe import triton_pairs, triton_rows
+        from atom_kernels.moe.triton import pairs, rows
         from atom_kernels.powers_of_two import power_of_two
         from atom_kernels.triton.support import dependent_launch
 
         gate_up, down = weights["gate_up"], weights["down"]
         if gate_up is None or down is None:
             raise ValueError("experts need the weights gate_up and down")
-        self._sort: Any = triton_pairs.sort_pairs_kernel
-        self._activate: Any = triton_rows.activation_kernel
-        self._combine: Any = triton_rows.combine_kernel
+        self._sort: Any = pairs.sort_pairs_kernel
+        self._activate: Any = rows.activation_kernel
+        self._combine: Any = rows.combine_kernel
         self._launch, self._problem = dependent_launch(), problem
         self._gate_up, self._down = gate_up.contiguous().transpose(1, 2), down.contiguous().transpose(1, 2)
         self._gate_up_bias, self._down_bias = weights["gate_up_bias"], weights["down_bias"]

@@ -115,7 +115,7 @@ def bind_experts(
     """The operator by a C function ``moe_experts`` of ``moe_experts.h``.
 
     Args:
-        pointers: to the matrices of gate_up and down, and to their biases.
+        pointers: addresses of the matrices of gate_up and down, and of their biases.
         keep_alive: what the pointers lead to.
         dtype: the dtype of rows in the C function; None is the problem's.
     """

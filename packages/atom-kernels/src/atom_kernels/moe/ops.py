@@ -11,10 +11,11 @@ from atom_kernels.aiter.moe import quantized_experts
 from atom_kernels.aiter.moe import routing as aiter_routing
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, num_bytes, weight_specs
-from atom_kernels.moe import grouped_backend, native, native_quantized, triton_experts_backend, triton_route_backend
+from atom_kernels.moe import grouped_backend, native, native_quantized
 from atom_kernels.moe.contract import ExpertsProblem, RoutingProblem, experts, route, routing_tensors
 from atom_kernels.moe.sorted_rows import TORCH_BACKEND
 from atom_kernels.moe.tolerance import experts_tolerance
+from atom_kernels.moe.triton import experts_backend, route_backend
 from atom_kernels.operator import Backend, Op, Tolerance, WeightSpec, Work
 
 
@@ -80,7 +81,7 @@ MOE_ROUTE = Op(
         aiter_routing.SOFTMAX_BACKEND,
         aiter_routing.GROUPED_BACKEND,
         aiter_routing.BIASED_BACKEND,
-        triton_route_backend.ROUTE_BACKEND,
+        route_backend.ROUTE_BACKEND,
         native.ROUTE_BACKEND,
         Backend(
             name="torch",
@@ -221,9 +222,9 @@ MOE_EXPERTS = Op(
     backends=(
         aiter_experts.EXPERTS_BACKEND,
         quantized_experts.QUANTIZED_BACKEND,
-        triton_experts_backend.EXPERTS_BACKEND,
+        experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
-        triton_experts_backend.PACKED_EXPERTS_BACKEND,
+        experts_backend.PACKED_EXPERTS_BACKEND,
         native.EXPERTS_BACKEND,
         native_quantized.QUANTIZED_BACKEND,
         TORCH_BACKEND,

@@ -11,8 +11,8 @@ import torch
 from atom_kernels.activation.names import Activation
 from atom_kernels.formats import Float8, Mxfp4
 from atom_kernels.moe.contract import ExpertsProblem
-from atom_kernels.moe.triton_configs import ExpertsConfig, TileConfig, may_round, tuning_key
-from atom_kernels.moe.triton_experts_backend import TritonExperts
+from atom_kernels.moe.triton.configs import ExpertsConfig, TileConfig, may_round, tuning_key
+from atom_kernels.moe.triton.experts_backend import TritonExperts
 from atom_kernels.operator import WeightSpec
 from atom_kernels.select import select
 from atom_kernels.tuned.sizes import sizes

@@ -30,7 +30,7 @@ def load_native(name: str, signatures: Mapping[str, str]) -> SimpleNamespace:
 
     Args:
         name: the source's name without its suffix, e.g. ``"attention"``.
-        signatures: for each function a letter an argument: ``p`` pointer (pass ``tensor.data_ptr()``),
+        signatures: a letter for each argument of a function: ``p`` pointer (pass ``tensor.data_ptr()``),
             ``i`` int32, ``l`` int64, ``f`` float, ``d`` double; ``"pl->l"`` returns an int64, else nothing.
 
     Raises:

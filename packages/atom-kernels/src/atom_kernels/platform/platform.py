@@ -18,7 +18,7 @@ class Platform:
         device: torch device type, "cpu" or "cuda" (ROCm builds say "cuda" too).
         vendor: "cpu", "nvidia" or "amd".
         arch: "gfx942", "sm_90", or the host's machine name.
-        name: for people.
+        name: what people call it.
         backends: those that can run here, in the order in which `select` tries them.
         unavailable: (backend, reason) of the others.
         fast_bf16: bfloat16 matmul is at least as good a choice as float32 here.

@@ -23,8 +23,8 @@ def graph_seconds(calls: Sequence[Callable[[], Any]], *, least_calls: int = _LEA
     """Seconds of one call: the median over replays of one graph that holds all `calls` in turn, over and over.
 
     Args:
-        calls: the same work on other data each; they must be capturable, and are called once before.
-        least_calls: in the graph, so that its own launch does not show.
+        calls: each does the same work on other data. They must be capturable, and are called once before.
+        least_calls: how many the graph holds at least, so that its own launch does not show.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -31,7 +31,7 @@ class LinearWeights:
         matrices: one below the other.
 
     Attributes:
-        problem: with the format in which the weights are held.
+        problem: the problem in the format in which the weights are held.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldFormat:
-    """The number format in which linears hold their weights. Sizes that no kernel takes in it stay plain numbers.
+    """The number format in which linears hold their weights. Plain numbers are held where no kernel takes the size.
 
     Attributes:
         weights: the format to which plain weights are rounded; None keeps them as the checkpoint has them.

@@ -28,7 +28,7 @@ class LayerWeights(HeldWeights):
     """Layers that hold their weights alike, with the bytes of all of them.
 
     Attributes:
-        name: theirs in the checkpoint, with ``*`` for numbers and ``{q_proj,k_proj}`` for those that run as one.
+        name: what the checkpoint calls them, with ``*`` for numbers and ``{q_proj,k_proj}`` for those that run as one.
         stored: the number format of the checkpoint.
         rule: what the checkpoint's config says of them, or what was found instead; empty where it is silent.
         count: how many there are, those that run as one counted once.

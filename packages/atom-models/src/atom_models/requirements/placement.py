@@ -20,7 +20,7 @@ class Placement:
 
     Attributes:
         accelerator, num_devices: what it runs on.
-        weight_bytes: on each device.
+        weight_bytes: bytes of weights on each device.
         cache_bytes: left for keys and values on each device; 0 or less where the weights do not fit.
         share: what each device holds.
         longest_request: tokens of the longest request that fits alone, at most the model's context.

@@ -58,7 +58,7 @@ class RankWork:
     """All that a step of one rank runs.
 
     Attributes:
-        matrices: with the number of layers that have one like it; those inside mixers are left out.
+        matrices: each with the number of layers that have one like it; those inside mixers are left out.
         mixers: the problems of layers with a cache, with the number of layers.
         hidden_size: elements of what layers hand on.
         vocab_size: logits of a token, of all ranks together.

@@ -56,11 +56,11 @@ class ModelRequirements:
         num_linear_parameters: those that are rounded while loading (no embedding, head or router).
         num_layers: layers that have a cache; an index of attention is a part of one.
         max_model_len: longest context in tokens.
-        weight_bytes: by number format. Those of `ROUNDED_TO` leave all but linears and experts in bfloat16; the
-            published format is there if the checkpoint is quantized and can be read: in the tensors that layers hold,
-            whose scales may be wider than those of the files.
-        published_format: by which method the checkpoint is quantized, such as "fp8" or "awq", "gguf" for a file of
-            packed types, or None.
+        weight_bytes: bytes of all weights by number format. Those of `ROUNDED_TO` leave all but linears and experts in
+            bfloat16; the published format is there if the checkpoint is quantized and can be read: in the tensors that
+            layers hold, whose scales may be wider than those of the files.
+        published_format: the method by which the checkpoint is quantized, such as "fp8" or "awq"; "gguf" is a file of
+            packed types, and None no method.
         held_format: platform, or None for this machine -> what an engine holds the published weights in there, one of
             `weight_bytes`.
         why_not_kept: platform, or None for this machine -> why that is not the published format; None where it is, or

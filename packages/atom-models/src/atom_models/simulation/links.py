@@ -15,7 +15,7 @@ class Link:
         share: how much of that large exchanges reach.
         latency: seconds of the smallest sum over two ranks.
         latency_of_doubling: seconds that twice as many ranks add.
-        peers: with how many others each device has a link of its own: it sends to fewer over fewer. None behind
+        peers: how many others each device has a link of its own to: it sends to fewer over fewer. None behind
             switches, where two ranks have all bytes.
         source: where the numbers come from.
     """

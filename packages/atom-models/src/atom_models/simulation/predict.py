@@ -19,35 +19,6 @@ LEAST_GAIN = 0.1
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How ranks share a model and its requests.
-
-    Attributes:
-        tensor: ranks that share each layer.
-        data: engines of so many ranks each, among which requests are dealt out.
-        stages: pipeline stages of an engine, each of which has as many ranks and a part of the requests at a time.
-        spread_experts: experts are whole and spread over all ranks of a stage; engines then step together.
-    """
-
-    tensor: int = 1
-    data: int = 1
-    stages: int = 1
-    spread_experts: bool = False
-
-    @property
-    def num_ranks(self) -> int:
-        return self.tensor * self.data * self.stages
-
-    def ranks(self) -> Ranks:
-        return Ranks(self.tensor, self.data, self.stages, self.spread_experts)
-
-    def describe(self) -> str:
-        sizes = {"tp": self.tensor, "dp": self.data, "pp": self.stages}
-        parts = [f"{name} {size}" for name, size in sizes.items() if size > 1 or name == "tp"]
-        return " x ".join(parts + ["ep"] * self.spread_experts)
-
-
-@dataclass(frozen=True)
 class Prediction:
     """A model on ranks of a system, with so many requests at once.
 
@@ -55,11 +26,11 @@ class Prediction:
         batch_size: requests of all engines together.
         decode: a step in which each request gets one token; with stages, the way of a token through all of them.
         prompts: a step that computes a prompt and samples one token, by its length.
-        weight_bytes: on each rank.
+        weight_bytes: bytes of weights on each rank.
         num_requests: how many of this context fit at once, on all engines together; 0 where weights do not fit.
     """
 
-    layout: Layout
+    ranks: Ranks
     batch_size: int
     decode: StepTime
     prompts: Mapping[int, StepTime]
@@ -78,11 +49,11 @@ class Prediction:
     @property
     def device_tokens(self) -> float:
         """Tokens a second of each device."""
-        return self.batch_size / self.decode.seconds / self.layout.num_ranks
+        return self.batch_size / self.decode.seconds / self.ranks.count
 
     def served_seconds(self, prompt: int, output: int) -> float:
         """Seconds between tokens of a request, where each one that ends is followed by another's prompt."""
-        each_engine = self.batch_size / self.layout.data
+        each_engine = self.batch_size / self.ranks.data
         return self.decode.seconds + each_engine * self.prompts[prompt].seconds / output
 
 
@@ -103,7 +74,7 @@ class Scaling:
 def predict(
     needs: ModelRequirements,
     system: System,
-    layout: Layout,
+    ranks: Ranks,
     *,
     batch_size: int,
     context: int,
@@ -111,7 +82,7 @@ def predict(
     cache: CacheFormat,
     prompts: Sequence[int] = (1024, 8192),
 ) -> Prediction | None:
-    """The model in this layout; None where its ranks cannot share it evenly.
+    """The model on these ranks; None where they cannot share it evenly.
 
     Args:
         batch_size: requests of all engines together, dealt out evenly.
@@ -119,31 +90,31 @@ def predict(
         weight_format: one of the model's `weight_bytes`.
     """
     # A token takes the time of all stages, and a device has the memory of one.
-    share, whole = needs.on_rank(layout.tensor), needs.on_rank(1)
-    stage = share if layout.stages == 1 else needs.in_stages(layout.tensor, layout.stages)
+    share, whole = needs.on_rank(ranks.tensor), needs.on_rank(1)
+    stage = share if ranks.stages == 1 else needs.in_stages(ranks.tensor, ranks.stages)
     if share is None or whole is None or stage is None:
         return None
     held = AS_STORED if weight_format == needs.published_format else weight_format
     work, weight_bytes = share.work, float(stage.weight_bytes[weight_format])
-    if layout.spread_experts and work.num_mixtures:
+    if ranks.spread_experts and work.num_mixtures:
         work = _with_whole_experts(work, whole.work)
         # Whole experts on some ranks, in place of a part of each on every rank of one engine.
-        apart = _expert_bytes(work, held) / (layout.tensor * layout.data) / _expert_bytes(share.work, held)
+        apart = _expert_bytes(work, held) / (ranks.tensor * ranks.data) / _expert_bytes(share.work, held)
         weight_bytes -= _expert_bytes(stage.work, held) * (1 - apart)
 
     def step(requests: list[tuple[int, int]]) -> StepTime:
-        return step_time(work, requests, system, ranks=layout.ranks(), weight_format=held, cache=cache)
+        return step_time(work, requests, system, ranks=ranks, weight_format=held, cache=cache)
 
     accelerator = system.device.accelerator
     room = accelerator.memory_bytes * MEMORY_UTILIZATION - weight_bytes
     each = stage.kv_bytes(context, cache, accelerator.platform)
     return Prediction(
-        layout,
+        ranks,
         batch_size,
-        decode=step([(1, context)] * -(-batch_size // (layout.data * layout.stages))),
+        decode=step([(1, context)] * -(-batch_size // (ranks.data * ranks.stages))),
         prompts={length: step([(length, length)]) for length in prompts},
         weight_bytes=weight_bytes,
-        num_requests=max(0, int(room // each)) * layout.data,
+        num_requests=max(0, int(room // each)) * ranks.data,
     )
 
 
@@ -156,7 +127,7 @@ def scaling_of(predictions: Sequence[Prediction]) -> Scaling:
     stops_at = None
     for few, many in pairwise(predictions):
         if few.decode.seconds < (1 + LEAST_GAIN) * many.decode.seconds:
-            stops_at = few.layout.num_ranks
+            stops_at = few.ranks.count
             break
     return Scaling(predictions[0].batch_size, stops_at, predictions[-1].decode.limit)
 

@@ -56,19 +56,28 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who exchanges in a step.
+    """How ranks share a model and its requests.
 
     Attributes:
         tensor: ranks that share each layer.
-        data: groups of these that have requests of their own; more than one exchanges tokens where experts are spread.
-        stages: stages of such ranks through which a step goes, one after the other.
-        spread_experts: experts are whole, each on one of all ranks.
+        data: engines of so many ranks each, among which requests are dealt out.
+        stages: pipeline stages of an engine, each of which has as many ranks and a part of the requests at a time.
+        spread_experts: experts are whole and spread over all ranks of a stage; engines then step together.
     """
 
     tensor: int = 1
     data: int = 1
     stages: int = 1
     spread_experts: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.tensor * self.data * self.stages
+
+    def describe(self) -> str:
+        sizes = {"tp": self.tensor, "dp": self.data, "pp": self.stages}
+        parts = [f"{name} {size}" for name, size in sizes.items() if size > 1 or name == "tp"]
+        return " x ".join(parts + ["ep"] * self.spread_experts)
 
 
 def step_time(

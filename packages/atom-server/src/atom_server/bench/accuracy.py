@@ -22,7 +22,7 @@ class Comparison:
 
     Attributes:
         model: folder, .gguf file or name.
-        against: the same of the baseline, whose weights are made plain.
+        against: the model that is the baseline, whose weights are made plain.
         formats: number formats of the model's weights, each once.
         dtype: what is computed in; None takes what is fast here.
         window: tokens read at once.

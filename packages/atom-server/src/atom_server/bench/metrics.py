@@ -27,8 +27,8 @@ def summarize(
     """Counts, rates, and for each metric in milliseconds the mean, median, deviation and percentiles.
 
     Args:
-        seconds: from the first request to the end of the last.
-        percentiles: from 0 to 100.
+        seconds: time from the first request to the end of the last.
+        percentiles: numbers from 0 to 100.
         goodput: milliseconds that the metrics of a good request do not exceed.
     """
     done = [outcome for outcome in outcomes if not outcome.error]

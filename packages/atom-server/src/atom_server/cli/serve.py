@@ -7,6 +7,8 @@ import logging
 import time
 
 from atom_core import EngineArgs
+from atom_core.config.options import ConfigError
+from atom_server import settings
 from atom_server.cli.logs import configure_logging
 from atom_server.options import ServerOptions
 
@@ -43,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes or the engine dies."""
     started = time.time()
+    if (size := settings.processes_of_torchrun()) > 1:
+        raise ConfigError(
+            f"torchrun started this as one of {size} processes, and a server starts its ranks by itself, on one node: "
+            f"run `atom serve --tensor-parallel-size {size}` without torchrun"
+        )
     options = ServerOptions.from_cli_args(args)
     # Clients of one server must not be able to choose whose cached blocks they hit: hashes are keyed here.
     args.prefix_hash = args.prefix_hash or "sha256"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from atom_server.bench.charts import check_chart
+from atom_server.bench.pages.charts import check_chart
 from atom_server.cli.columns import columns
 from atom_server.traces import Breakdown, TraceError, break_down, read_events
 from atom_server.traces.picture import draw_breakdowns

@@ -32,7 +32,7 @@ class Generation:
 
     Attributes:
         id: the answer's id, e.g. "cmpl-5f2c...".
-        prompts, model, created: for the answer.
+        prompts, model, created: what the answer names.
         submitted: when, by the monotonic clock.
         num_prompt_tokens: tokens of all prompts, each counted once.
         num_reasoning_tokens: how many tokens so far are reasoning; set by whoever reads the text.

@@ -37,7 +37,7 @@ class ReplyPlan:
     """How the engine generates a reply, and what reads it.
 
     Attributes:
-        params: with the grammar of the reply, and the special tokens that its reader needs.
+        params: sampling parameters with the grammar of the reply, and with the special tokens that its reader needs.
         make_reader: a reader for each choice.
     """
 

@@ -34,7 +34,7 @@ class Metrics:
         model_name: their label, beside the engine's rank.
 
     Attributes:
-        inter_token: by rank, the seconds between news of a sample.
+        inter_token: the seconds between news of a sample, by rank.
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str, model_name: str) -> None:

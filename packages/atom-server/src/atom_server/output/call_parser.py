@@ -19,7 +19,7 @@ class CallParser(SteppingParser):
     """Text outside the marks is content. A call that does not parse is left out from where it breaks.
 
     Args:
-        notation: with marks, see `CallNotation.trigger`.
+        notation: one that has marks, see `CallNotation.trigger`.
         schemas: parameters of each function, which give tagged values their types.
         strays: special tokens that are no content, wherever they turn up.
     """

@@ -51,7 +51,7 @@ class ChatTemplate:
         """The prompt for `messages`, which ends inside the last one where that is to be continued.
 
         Args:
-            variables: by the names that the template knows them by.
+            variables: what the template reads, by the names that it has for them.
             most_characters: longer prompts are refused, and not even written to their end.
             is_wanted: asked again and again; the work ends where it says no.
 

@@ -39,7 +39,7 @@ class Breakdown:
         num_steps: steps of this phase in the trace.
         step_microseconds: time of all work of the step.
         attributed: the share of it that a module launched.
-        modules: by module name, parts of layers summed over all layers, the time in the whole step.
+        modules: time of each module in the whole step, by name; parts of layers are summed over all layers.
     """
 
     phase: str

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,15 +81,23 @@ def mixer_host_factory(vllm_config: Any) -> Callable[[Any, str, BuildContext], V
     # Connectors save and load caches in vLLM's operator, and some graphs break at it.
     may_be_direct = vllm_config.kv_transfer_config is None and not compat.breaks_graphs_at_attention()
 
-    def make(problem: AttentionProblem | MlaProblem, layer_name: str, context: BuildContext) -> VllmHost:
-        if isinstance(problem, MlaProblem):
-            return _latent_host(problem, layer_name, vllm_config)
-        return _paged_host(problem, layer_name, context, vllm_config, may_be_direct=may_be_direct)
+    # By the operator's name: each kind of layer has a class of its own in vLLM.
+    hosts = {
+        AttentionProblem.name: partial(_paged_host, vllm_config=vllm_config, may_be_direct=may_be_direct),
+        MlaProblem.name: partial(_latent_host, vllm_config=vllm_config),
+    }
+
+    def make(problem: Any, layer_name: str, context: BuildContext) -> VllmHost:
+        host = hosts.get(problem.name)
+        if host is None:
+            known = " and ".join(hosts)
+            raise ValueError(f"{layer_name} is {problem.name}; vLLM keeps caches for {known} here: use `atom serve`")
+        return host(problem, layer_name, context)
 
     return make
 
 
-def _latent_host(problem: MlaProblem, layer_name: str, vllm_config: Any) -> VllmHost:
+def _latent_host(problem: MlaProblem, layer_name: str, context: BuildContext, *, vllm_config: Any) -> VllmHost:
     from atom_vllm.mixers.latent_attention import LatentLayer
 
     layer = LatentLayer(problem, layer_name, vllm_config)
@@ -96,7 +105,7 @@ def _latent_host(problem: MlaProblem, layer_name: str, vllm_config: Any) -> Vllm
 
 
 def _paged_host(
-    problem: AttentionProblem, layer_name: str, context: BuildContext, vllm_config: Any, *, may_be_direct: bool
+    problem: AttentionProblem, layer_name: str, context: BuildContext, *, vllm_config: Any, may_be_direct: bool
 ) -> VllmHost:
     from vllm.model_executor.layers.attention import Attention
 

@@ -220,7 +220,8 @@ class _EngineLoop:
                     self._inbox.put(EngineDeadError(failure))  # nothing else tells a loop that waits for requests
                 if self._is_idle or self._num_steps != num_steps:
                     waited, num_steps = 0.0, self._num_steps
-                sender.send(Pulse(waited, self._core.stats(), self._num_steps, self._longest_step))
+                stopped = self._core.stopped_ranks if waited else ()
+                sender.send(Pulse(waited, self._core.stats(), self._num_steps, self._longest_step, stopped))
                 time.sleep(PULSE_SECONDS)
                 # Pulses are counted, not the clock: time for which the process was stopped is no fault of a step.
                 if not self._core.is_preparing:

@@ -55,6 +55,7 @@ class EngineSupervisor:
         self._is_stopping = False
         self._seconds_silent = 0.0
         self._seconds_without_step = 0.0
+        self._stopped_ranks: tuple[int, ...] = ()
         self._limit = step_limit(args.step_timeout)
 
     def spawn(self, model_path: Path) -> None:
@@ -149,8 +150,8 @@ class EngineSupervisor:
                     self._ready.set_result(info)
             case Failed(failure):
                 self._fail(failure)
-            case Pulse(seconds_without_step, _, num_steps, longest_step):
-                self._seconds_without_step = seconds_without_step
+            case Pulse(seconds_without_step, _, num_steps, longest_step, stopped_ranks):
+                self._seconds_without_step, self._stopped_ranks = seconds_without_step, stopped_ranks
                 self._limit = step_limit(self._args.step_timeout, num_steps, longest_step)
                 self._on_message(message)
             case _:
@@ -166,6 +167,7 @@ class EngineSupervisor:
             self._seconds_silent += LOOK_SECONDS
             if self._seconds_without_step > self._limit:
                 problem = f"no step has ended for {self._seconds_without_step:.0f} s"
+                problem += "".join(f", rank {rank} was stopped by a signal" for rank in self._stopped_ranks)
             elif self._seconds_silent > self._limit:
                 problem = f"its process has said nothing for {self._seconds_silent:.0f} s"
             else:

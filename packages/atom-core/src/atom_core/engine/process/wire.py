@@ -95,13 +95,15 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
     """The engine's process is alive.
 
     `seconds_without_step` counts while a step is waited for: 0 when idle, and captures and compilations stop it.
-    `num_steps` have ended so far, the longest of them after `longest_step` seconds.
+    `num_steps` have ended so far, the longest of them after `longest_step` seconds. `stopped_ranks` are workers that a
+    signal has stopped while a step waits for them.
     """
 
     seconds_without_step: float
     stats: StepStats
     num_steps: int = 0
     longest_step: float = 0.0
+    stopped_ranks: tuple[int, ...] = ()
 
 
 class EngineStart(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class OpenSamples:
     """Knows each sample from when it is sent until its last news.
 
     Attributes:
-        loads: by the engine's rank, in tokens: those of prompts that have no output yet, as far as they are to be
+        loads: tokens by the engine's rank: those of prompts that have no output yet, as far as they are to be
             computed, and for each open sample twice the output that is expected of it.
     """
 

@@ -76,6 +76,10 @@ class ProcessExecutor:
         return self._all.failure
 
     @property
+    def stopped_ranks(self) -> tuple[int, ...]:
+        return self._all.stopped
+
+    @property
     def pids(self) -> list[int]:
         """The ids of the processes, by rank."""
         return self._all.pids

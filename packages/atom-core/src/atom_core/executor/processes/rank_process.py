@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ from atom_core.failure import Failure, describe_exit
 
 # What a rank said last is read before its end is told. Processes that it started may hold the channel open for longer.
 LAST_WORDS_SECONDS = 0.2
+# States of processes, as the kernel names them: stopped by a signal, and by a debugger.
+_STOPPED = ("T", "t")
 
 OnEnd = Callable[[Failure, bool], None]
 """Called once, from any thread: how the process ended, and whether that is what came of the end of another one."""
@@ -82,6 +85,16 @@ class RankProcess:
     def pid(self) -> int | None:
         """The id of the process; None before it starts."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process, which takes nothing in and does not end."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        # The name before it may have anything in it, parentheses too.
+        return stat.rpartition(")")[2].split()[0] in _STOPPED
 
     def send(self, data: bytes) -> None:
         """Send an encoded message that is not answered. One that is gone hears nothing, and `on_end` tells of it."""

@@ -84,6 +84,11 @@ class RankProcesses:
         return any(rank.is_preparing for rank in self._ranks)
 
     @property
+    def stopped(self) -> tuple[int, ...]:
+        """The ranks that a signal has stopped, for which the others wait. For any thread."""
+        return tuple(rank.rank for rank in self._ranks if rank.is_stopped)
+
+    @property
     def pids(self) -> list[int]:
         """The ids of the processes, by rank."""
         return [rank.pid for rank in self._ranks if rank.pid is not None]

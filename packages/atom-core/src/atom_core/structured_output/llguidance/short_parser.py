@@ -51,9 +51,9 @@ class ShortParser:
     """See `Parser`. The exact parser follows every token, and gives the masks that the short one cannot.
 
     Args:
-        exact: over the whole vocabulary.
-        short: the same over the short one.
-        vocabulary: the short one.
+        exact: a parser over the whole vocabulary.
+        short: a parser of the same grammar over the short vocabulary.
+        vocabulary: the short vocabulary.
     """
 
     def __init__(self, exact: Parser, short: Parser, vocabulary: ShortVocabulary) -> None:

@@ -20,8 +20,8 @@ class FreeMemory(NamedTuple):
     """Memory of a rank that is left beside a model.
 
     Attributes:
-        num_bytes: for the KV cache; see `size_cache`.
-        weights_per_token: by how many weights each token is multiplied, about; 0 where nothing asks for it.
+        num_bytes: what the KV cache may have; see `size_cache`.
+        weights_per_token: about how many weights each token is multiplied by; 0 where nothing asks for it.
         choices: a line for each value that was chosen for the user.
     """
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from atom_core.worker.drafting.upload import upload
+from atom_core.worker.devices.upload import upload
 from atom_core.worker.requests.tables import RequestTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_kernels.protocols import BatchGeometry
@@ -26,7 +26,7 @@ class FirstPass(NamedTuple):
         geometries: one for each group.
         moved_R: int64, how far the row after which a request's first draft is guessed stands behind the row of the last
             token that was computed of it.
-        num_ahead: by how many positions it is ahead of that token.
+        num_ahead: how many positions it is ahead of that token.
     """
 
     input_ids: torch.Tensor

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from atom_core.messages import SchedulerOutput
+from atom_core.worker.devices.upload import upload
 from atom_core.worker.drafting.decodes import DraftDecodes
 from atom_core.worker.drafting.first_pass import FirstPass, with_next, with_next_captured
-from atom_core.worker.drafting.upload import upload
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.requests.tables import RequestTables

@@ -66,7 +66,7 @@ class PieceGraphs:
     def replay(self, batch: ModelInput, shape: GraphShape) -> LayerStates:
         """The states of the batch that was built last, to that shape."""
         captured = self._captured[shape.num_tokens]
-        with self._model.attending(batch.geometries):
+        with self._model.mixing(batch.geometries):
             captured.replay()
         hidden_TD, *aux = captured.outputs
         return LayerStates(hidden_TD, aux).of_tokens(batch.rows.num_tokens)
@@ -75,7 +75,7 @@ class PieceGraphs:
         self._inputs.fill(NO_ROWS, GraphShape(1, size))
         input_ids, positions = self._inputs.tokens(size)
         geometry = dummy_geometry([size], self._inputs.block_size, str(self._inputs.device))
-        with self._model.attending((geometry,) * self._model.num_groups):
+        with self._model.mixing((geometry,) * self._model.num_groups):
             captured = self._capture(partial(_states, self._model, input_ids, positions), in_pieces=True)
         captured.share()
         self._captured[size] = captured

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from atom_core.worker.drafting.upload import upload
+from atom_core.worker.devices.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.graphs.shapes import GraphShape, GraphShapes
 from atom_core.worker.model.engine_model import LayerStates

@@ -16,8 +16,8 @@ class CachedMixers:
     """The mixers of one model.
 
     Attributes:
-        mixers: by name, each with its `plan`.
-        kv_caches: by layer name.
+        mixers: layers with a cache by their names, each with its `plan`.
+        kv_caches: their caches, by the same names.
         plans: plans of attention, each with its group's index and the names of its layers. Each needs its metadata
             built once a step.
     """
@@ -40,8 +40,8 @@ class CachedMixers:
         return cls(mixers, {name: kv_caches[name] for name in mixers}, plans)
 
     @contextmanager
-    def attending(self, geometries: Sequence[BatchGeometry]) -> Iterator[None]:
-        """Tell attention of a batch, whose `geometries` are one for each group."""
+    def mixing(self, geometries: Sequence[BatchGeometry]) -> Iterator[None]:
+        """Tell the mixers of a batch, whose `geometries` are one for each group."""
         with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries), self.mixers)):
             yield
 

@@ -22,7 +22,7 @@ class CompiledWhereWritten:
 
     Args:
         compiled: what `torch.compile` made of `model`.
-        model: the same, uncompiled.
+        model: the model that is compiled, as it was.
         folder: where the compiler keeps its files.
     """
 

@@ -19,8 +19,8 @@ class EngineDraft:
 
     Attributes:
         model: what guesses.
-        mixers: by the name under which the engine keeps their caches, each with its `plan`; no name is one of the
-            other model's.
+        mixers: layers with a cache by the names under which the engine keeps their caches, each with its `plan`; no
+            name is one of the other model's.
         prefix: what these names begin with, before those that the layers have themselves: a whole model may have the
             same as the other one.
         cached: the mixers over their caches.
@@ -47,7 +47,7 @@ class EngineDraft:
         step: int = 0,
     ) -> torch.Tensor:
         """See `DraftModel.forward`; `geometries` has one for each group."""
-        with self.cached.attending(geometries):
+        with self.cached.mixing(geometries):
             return self.model.forward(input_ids, positions, features_TD, step)
 
     def keep(
@@ -61,7 +61,7 @@ class EngineDraft:
         if len(self.mixers) == 1 and all(geometry.max_query_len == 1 for geometry in geometries):
             # Nobody reads what the only attention gives, so it may as well see nothing: keys are long to read.
             geometries = [replace(each, seq_lens=torch.ones_like(each.seq_lens)) for each in geometries]
-        with self.cached.attending(geometries):
+        with self.cached.mixing(geometries):
             self.model.keep(input_ids, positions, features_TD)
 
     def guess(self, features_nD: torch.Tensor) -> torch.Tensor:

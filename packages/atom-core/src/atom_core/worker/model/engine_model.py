@@ -39,7 +39,7 @@ class EngineModel:
         run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, or these and a list of `LayerStates.aux`, while
             attention is told of a batch. Stages after the first have in a third place what they go on from.
         compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``; the last stage's alone.
-        mixers: by name, each with its `plan`.
+        mixers: layers with a cache by their names, each with its `plan`.
         num_idle_weights: weights of the experts that a token does not choose.
         draft: a draft model that runs behind it; None without.
         sizes_told_apart: numbers of tokens, up to that given, for which its experts have different kernels.
@@ -92,17 +92,17 @@ class EngineModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
     ) -> LayerStates:
         """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
-        with self.attending(geometries):
+        with self.mixing(geometries):
             return self.run_layers(input_ids, positions)
 
     def run_layers(self, input_ids: torch.Tensor, positions: torch.Tensor) -> LayerStates:
-        """As `forward`, while attention is told of the batch."""
+        """As `forward`, while the mixers are told of the batch."""
         if self.arriving is None:
             output = self.run(input_ids, positions)
         else:
             output = self.run(None, positions, self.arriving[: positions.shape[-1]])
         return LayerStates(*output) if isinstance(output, tuple) else LayerStates(output)
 
-    def attending(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
-        """Tell attention of a batch, whose `geometries` are one for each group."""
-        return self.cached.attending(geometries)
+    def mixing(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
+        """Tell the mixers of a batch, whose `geometries` are one for each group."""
+        return self.cached.mixing(geometries)

@@ -74,7 +74,7 @@ def load_and_measure(
             name: after - before
             for name, before, after in zip(("load weights", "measure memory"), times[:-1], times[1:], strict=True)
         },
-        choices=(*_attended_without_a_kernel(model), *free.choices, *size.choices, *offload.choices),
+        choices=(*_mixed_without_a_kernel(model), *free.choices, *size.choices, *offload.choices),
         offload=offload,
     )
     return model, report
@@ -97,7 +97,7 @@ def allocate(
     return model.with_caches(caches, [group.layers for group in pages.groups]), states, mover
 
 
-def _attended_without_a_kernel(model: EngineModel) -> Iterator[str]:
+def _mixed_without_a_kernel(model: EngineModel) -> Iterator[str]:
     """A line for each kind of cache that only the reference reads here: it is right, and many times slower."""
     plans = [layer.plan for layer in model.all_mixers.values()]
     for name in dict.fromkeys(plan.problem.cache.name for plan in plans if not plan.has_kernel):

@@ -21,7 +21,7 @@ class TorchRanks:
         store_path: a file that all ranks, and nobody else, can open: they find each other in it.
         rank, size: this process's number, and how many there are.
         device: "cpu" or "cuda".
-        first_device: on GPUs, the number of rank 0's; the others have those after it.
+        first_device: the number of rank 0's GPU, where there are GPUs; the others have those after it.
         num_stages: stages of equal numbers of ranks, one after the other.
     """
 

@@ -68,7 +68,7 @@ class Sampler:
 
         Args:
             logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
-            masks: by request id, the tokens that a grammar allows (see `atom_core.executor.protocol.Masks`).
+            masks: the tokens that a grammar allows, by request id (see `atom_core.executor.protocol.Masks`).
         """
         if not len(batch.rows.sampling):
             return Sampled(torch.empty(0, dtype=torch.int64), {})
@@ -141,8 +141,8 @@ def report(
     """The results of a step.
 
     Args:
-        token_ids, logprobs: by sample, as in `Sampled`; behind the samples `token_ids` has the next drafts.
-        prompt_logprobs, embeddings: by index in the batch.
+        token_ids, logprobs: an entry for each sample, as in `Sampled`; behind these `token_ids` has the next drafts.
+        prompt_logprobs, embeddings: what requests have asked for, by their index in the batch.
     """
     requests, first, first_draft = [], 0, sum(scheduled.num_samples for scheduled in step.scheduled)
     for index, scheduled in enumerate(step.scheduled):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from atom_core.worker.drafting.upload import upload
+from atom_core.worker.devices.upload import send, upload
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
@@ -87,11 +87,9 @@ class DeviceInputs:
         """
         fields = self._fields(rows, shape)
         writes, values = self._tables.take_writes()
-        upload = torch.from_numpy(np.concatenate([writes.view(np.int32).ravel(), fields.ravel(), values]))
-        if self.device.type == "cuda":
-            upload = upload.pin_memory()
-        upload = upload.to(self.device, non_blocking=True)
-        for_writes, for_fields, for_values = upload.split([2 * writes.size, fields.size, values.size])
+        together = torch.from_numpy(np.concatenate([writes.view(np.int32).ravel(), fields.ravel(), values]))
+        sent = send(together, self.device)
+        for_writes, for_fields, for_values = sent.split([2 * writes.size, fields.size, values.size])
         if len(writes):
             self._write_tables(self._tables.words, for_writes.view(torch.int64).view(-1, 3), for_values)
         self._build(

@@ -11,8 +11,8 @@ import torch
 
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
+from atom_core.worker.devices.upload import upload
 from atom_core.worker.drafting.model_drafter import ModelDrafter
-from atom_core.worker.drafting.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.plan import plan_graphs
@@ -39,7 +39,7 @@ class DeviceSteps:
         states, tables: what the device keeps of the requests.
         sampler: draws over the states.
         max_model_len: the most tokens that a request has.
-        weights_per_token: by how many weights each token is multiplied, about.
+        weights_per_token: about how many weights each token is multiplied by.
         capture: makes graphs.
         drafter: follows the steps; None where nobody drafts.
 

@@ -48,7 +48,7 @@ class LatentPrologue:
 
         Args:
             query_THC, turning_THE: the two parts of queries, the second not rotated yet.
-            latent_TC, key_TE: from `normed`.
+            latent_TC, key_TE: what `normed` gave.
             cache: ``[num_blocks, block_size, L]``.
             slots: int64 ``[T]``, -1 to write nothing.
             scale: float32 ``[1]``, of cached latents in float8.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atom_kernels.aiter.attention.layouts import scaled_layout, shuffled_layout
+from atom_kernels.aiter.attention.layouts import from_nhd, restore_nhd, scaled_layout, shuffled_layout
 from atom_kernels.aiter.attention.limits import why_not_any, why_not_assembly, why_not_unified
-from atom_kernels.mixers.backend import MixerBackend
+from atom_kernels.mixers.backend import CacheConversion, MixerBackend
 from atom_kernels.mixers.cache_format import NO_SCALES, TOKEN_SCALES
 from atom_kernels.powers_of_two import is_power_of_two
 
@@ -81,5 +81,6 @@ BACKEND = MixerBackend(
     why_not_strided=why_not_strided,
     passed_over=passed_over,
     kernels=KERNELS,
+    conversion=CacheConversion(from_nhd, restore_nhd),
     cache_scales=(NO_SCALES, TOKEN_SCALES),
 )

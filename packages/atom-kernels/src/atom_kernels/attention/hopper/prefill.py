@@ -41,7 +41,7 @@ def hopper_prefill_kernel(
         num_tiles, num_items: tiles of a key head, and items of all.
         band: key heads whose tiles are taken in turn; it divides their number.
         absent_row: the first that the cache does not have.
-        BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS: from a cache block, and from a head, to the next.
+        BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS: how far it is from a cache block, and from a head, to the next.
         PAGE: rows that lie one behind another, of a block or of a tile.
     """
     PARTS: gl.constexpr = 2

@@ -32,7 +32,7 @@ class DecodeConfig:
 
     Attributes:
         block_n: keys of a tile.
-        programs: on each multiprocessor at a time.
+        programs: how many run on each multiprocessor at a time.
         prefetch: tiles that a program asks for while the kernel before it still runs.
         parts: that columns of queries and keys are multiplied in, see `tile`.
     """

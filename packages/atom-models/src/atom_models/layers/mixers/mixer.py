@@ -61,7 +61,7 @@ class Mixer(WeightedLayer):
 
     Attributes:
         name: as `prefix`.
-        problem: the same.
+        problem: what the layer is, on this rank.
         linears: the problem's weights that checkpoints hold as linears, each with the linear's name.
         other_names: names, after the parent's, of other weights that checkpoints call otherwise than the problem does.
     """

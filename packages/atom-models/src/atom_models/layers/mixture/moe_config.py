@@ -14,7 +14,7 @@ class RoutingConfig:
         renormalize: the weights of the chosen experts sum to one.
         num_groups, top_groups: only experts of the best groups can be chosen.
         group_score: "max" (DeepSeek-V2's group_limited_greedy) or "top2" (DeepSeek-V3's noaux_tc).
-        scaling_factor: on the weights, after all.
+        scaling_factor: what the weights are multiplied by at the end.
         correction_bias: name, after the layer's, of a bias that only helps to choose; None where there is none.
         linear: name, after the layer's, of the router's linear.
         linear_bias: it has a bias.

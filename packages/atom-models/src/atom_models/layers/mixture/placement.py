@@ -20,7 +20,7 @@ class ExpertPlacement:
     """The experts that each rank holds.
 
     Attributes:
-        slots: for each rank the ids of its experts, in the order in which it holds them. An expert may have several
+        slots: the ids of each rank's experts, in the order in which it holds them. An expert may have several
             slots: rows that chose it take these copies in turn.
 
     Raises:

@@ -2,7 +2,8 @@
 
 from atom_models.quantization.published.cache_scales import CacheScales, StoredScale
 from atom_models.quantization.published.headers import Header, Headers
-from atom_models.quantization.published.readers import Choice, PublishedQuantization, read_published
+from atom_models.quantization.published.published_quantization import Choice, PublishedQuantization
+from atom_models.quantization.published.readers import read_published
 from atom_models.quantization.published.stored_quantization import StoredQuantization, input_format_of
 
 __all__ = [

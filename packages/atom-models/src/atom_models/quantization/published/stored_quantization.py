@@ -22,7 +22,7 @@ from atom_models.quantization.layouts import (
 from atom_models.quantization.layouts.stored import FLOATS
 from atom_models.quantization.published.cache_scales import CacheScales, find_cache_scales
 from atom_models.quantization.published.headers import Header, Headers
-from atom_models.quantization.published.readers import PublishedQuantization
+from atom_models.quantization.published.published_quantization import PublishedQuantization
 
 
 @dataclass(frozen=True)

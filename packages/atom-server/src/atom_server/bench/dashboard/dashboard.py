@@ -12,7 +12,7 @@ from pathlib import Path
 from atom_server.bench.dashboard.curve import Point, curve
 from atom_server.bench.dashboard.runs import AccuracyReading, Run, read_results
 from atom_server.bench.dashboard.trends import Change, trends
-from atom_server.bench.pages import Marked, page, section, table
+from atom_server.bench.pages.page import Marked, page, section, table
 
 _TREND_HEAD = ("load", "date", "commit", "output tokens/s", "", "first token ms", "", "per token ms", "")
 

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from atom_server.bench.charts import check_chart, draw_runs
 from atom_server.bench.outcome import BenchError
+from atom_server.bench.pages.charts import check_chart, draw_runs
 
 USAGE = "plot RESULT... [--plot FILE]"
 DESCRIPTION = "Draw saved results of `atom bench serve`."

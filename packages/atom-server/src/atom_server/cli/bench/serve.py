@@ -8,9 +8,9 @@ from typing import Any
 
 from atom_server import settings
 from atom_server.bench import event_loop
-from atom_server.bench.charts import check_chart, draw_run
 from atom_server.bench.metrics import table
-from atom_server.bench.report_page import check_report, write_report
+from atom_server.bench.pages.charts import check_chart, draw_run
+from atom_server.bench.pages.report import check_report, write_report
 from atom_server.bench.saved_results import details, pytorch_records, save_json
 from atom_server.cli.bench.load import measure_load
 from atom_server.cli.bench.load_flags import add_load_flags

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from atom_server.bench import event_loop
-from atom_server.bench.charts import check_chart, draw_runs
 from atom_server.bench.knee import knee
 from atom_server.bench.origin import origin
 from atom_server.bench.outcome import BenchError
+from atom_server.bench.pages.charts import check_chart, draw_runs
 from atom_server.bench.saved_results import save_json
 from atom_server.cli.bench.load import measure_load
 from atom_server.cli.bench.load_flags import add_load_flags, count

@@ -11,7 +11,7 @@ from atom_server.cli.columns import columns
 from atom_server.cli.plan.tables import cache_format, check_format, size
 
 if TYPE_CHECKING:
-    from atom_core.models import Layout, ModelRequirements, Prediction, System
+    from atom_core.models import ModelRequirements, Prediction, Ranks, System
 
 _SIZES = (
     ("-tp", "tensor", "ranks that share each layer"),
@@ -44,7 +44,7 @@ def add_simulation(parser: argparse.ArgumentParser, count: Callable[[str], int])
             f"--{name}_parallel_size",
             type=count,
             metavar="N",
-            help=f"{what}, of this layout alone (default: layouts of 1, 2, 4 ... ranks that share each layer)",
+            help=f"{what}, of these ranks alone (default: 1, 2, 4 ... ranks that share each layer)",
         )
     group.add_argument(
         "--batch-sizes",
@@ -86,10 +86,10 @@ def simulated_lines(needs: ModelRequirements, system: System, args: argparse.Nam
     context = args.context or min(4096, needs.max_model_len)
     prompts = [length for length in _PROMPTS if length <= needs.max_model_len] or [needs.max_model_len]
     found: list[list[Prediction]] = []
-    for layout in _layouts(needs, system, args):
+    for ranks in _ranks(needs, system, args):
         tried = [
             predict(
-                needs, system, layout,
+                needs, system, ranks,
                 batch_size=batch, context=context, weight_format=weights, cache=cache, prompts=prompts,
             )
             for batch in args.batch_sizes or BATCH_SIZES
@@ -109,42 +109,42 @@ def simulated_lines(needs: ModelRequirements, system: System, args: argparse.Nam
     return [*lines, *columns(_step_rows(fitting)), "", *_scaling_lines(found), *_remarks(system)], True
 
 
-def _layouts(needs: ModelRequirements, system: System, args: argparse.Namespace) -> list[Layout]:
-    from atom_core.models import Layout
+def _ranks(needs: ModelRequirements, system: System, args: argparse.Namespace) -> list[Ranks]:
+    from atom_core.models import Ranks
 
     spread = args.enable_expert_parallel
     if spread and needs.num_active_parameters == needs.num_parameters:
         raise ConfigError("--enable-expert-parallel: this model has no experts; leave it out")
     tensor, data, stages = (getattr(args, f"{name}_parallel_size") for _, name, _ in _SIZES)
     if tensor or data or stages:
-        layout = Layout(tensor or 1, data or 1, stages or 1, spread)
-        if layout.num_ranks > system.num_devices:
+        ranks = Ranks(tensor or 1, data or 1, stages or 1, spread)
+        if ranks.count > system.num_devices:
             raise ConfigError(
-                f"{layout.describe()} is {layout.num_ranks} ranks, and {system.name} has {system.num_devices} devices: "
+                f"{ranks.describe()} is {ranks.count} ranks, and {system.name} has {system.num_devices} devices: "
                 "ask for fewer"
             )
-        return [layout]
+        return [ranks]
     powers = range(system.num_devices.bit_length())
-    return [Layout(2**power, spread_experts=spread) for power in powers if 2**power <= system.num_devices]
+    return [Ranks(2**power, spread_experts=spread) for power in powers if 2**power <= system.num_devices]
 
 
 def _rank_rows(found: Sequence[Sequence[Prediction]], prompts: Sequence[int], context: int) -> list[tuple[str, ...]]:
     heads = [f"prompt of {length}" for length in prompts]
-    rows = [("layout", "weights each", f"requests of {context}", *heads)]
+    rows = [("ranks", "weights each", f"requests of {context}", *heads)]
     for first, *_ in found:
         times = [first.prompts[length] for length in prompts] if first.num_requests else []
         steps = [f"{_ms(step.seconds)}, {step.limit}" for step in times] or ["does not fit"] * len(prompts)
-        rows.append((first.layout.describe(), size(int(first.weight_bytes)), str(first.num_requests), *steps))
+        rows.append((first.ranks.describe(), size(int(first.weight_bytes)), str(first.num_requests), *steps))
     return rows
 
 
 def _step_rows(fitting: Sequence[Prediction]) -> list[tuple[str, ...]]:
-    rows = [("layout", "batch", "decode step", "tokens/s a user", "tokens/s a GPU", "waits most for", "fits")]
+    rows = [("ranks", "batch", "decode step", "tokens/s a user", "tokens/s a GPU", "waits most for", "fits")]
     for one in fitting:
         share = one.decode.parts[one.decode.limit] / one.decode.seconds
         rows.append(
             (
-                one.layout.describe(),
+                one.ranks.describe(),
                 str(one.batch_size),
                 _ms(one.decode.seconds),
                 f"{one.user_tokens:.0f}",
@@ -166,7 +166,7 @@ def _scaling_lines(found: Sequence[Sequence[Prediction]]) -> list[str]:
         if len(fitting) < 2:
             continue
         scaling = scaling_of(fitting)
-        last = fitting[-1].layout.num_ranks
+        last = fitting[-1].ranks.count
         said = (
             f"every doubling up to {last} ranks gains a tenth or more"
             if scaling.stops_at is None

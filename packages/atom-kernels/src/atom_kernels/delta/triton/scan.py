@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from atom_kernels.delta.contract import CHUNK
-from atom_kernels.delta.triton_sequences import first_of_place, load_sequence, rows_in_chunks
+from atom_kernels.delta.triton.sequences import first_of_place, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
 _CHUNK = tl.constexpr(CHUNK)

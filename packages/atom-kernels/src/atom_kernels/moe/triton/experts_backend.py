@@ -19,7 +19,7 @@ from atom_kernels.moe.fragments import MATRIX_LAYOUT
 from atom_kernels.moe.grouped_backend import why_not_grouped
 from atom_kernels.moe.packing import linear_of, pack_experts, packed_bytes
 from atom_kernels.moe.tolerance import experts_tolerance
-from atom_kernels.moe.triton_configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig, may_round
+from atom_kernels.moe.triton.configs import FEW_PAIRS, ExpertsConfig, ExpertsConfigs, TileConfig, may_round
 from atom_kernels.operator import Backend, Tolerance, WeightLayout
 from atom_kernels.platform import detect_platform
 from atom_kernels.triton.launch import launch
@@ -78,13 +78,13 @@ class TritonExperts:
         few_pairs: int = FEW_PAIRS,
     ) -> None:
         # Triton is imported where a plan uses it, and only there.
-        from atom_kernels.moe import triton_experts, triton_pairs, triton_rows
+        from atom_kernels.moe.triton import experts, pairs, rows
         from atom_kernels.powers_of_two import power_of_two
         from atom_kernels.triton.support import dependent_launch
 
-        self._sort: Any = triton_pairs.sort_pairs_kernel
-        self._product_kernel: Any = triton_experts.experts_kernel
-        self._combine: Any = triton_rows.combine_kernel
+        self._sort: Any = pairs.sort_pairs_kernel
+        self._product_kernel: Any = experts.experts_kernel
+        self._combine: Any = rows.combine_kernel
         self._dependent = dependent_launch()
         self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
         self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from atom_kernels.delta.contract import CHUNK
-from atom_kernels.delta.triton_sequences import first_of_place, load_sequence, rows_in_chunks
+from atom_kernels.delta.triton.sequences import first_of_place, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
 # Tokens of a chunk. Columns of a program's state are as many, and so are elements of 16 bits in 128 bytes, as wide as
@@ -42,7 +42,7 @@ def hopper_scan_kernel(
     Args:
         qkv_desc, out_desc: describe rows, for copies of 64 rows and 64 columns.
         inverses_desc, scores_desc: describe all rows of all chunks and heads, for copies of those of one.
-        factors_desc: the same, of 4 rows.
+        factors_desc: describes all rows of factors, for copies of 4 rows.
     """
     block, head, place = gl.program_id(0), gl.program_id(1), gl.program_id(2) + 1
     first, end, slot, context = load_sequence(

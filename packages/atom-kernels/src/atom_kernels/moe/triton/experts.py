@@ -12,8 +12,8 @@ import triton.language as tl
 from atom_kernels.activation.triton_kernels import gated
 from atom_kernels.linear.triton.codes import PLANE, TILE
 from atom_kernels.linear.triton.packed import packed_products
-from atom_kernels.moe.triton_fragments import ROWS, WORDS, fragment_product
-from atom_kernels.moe.triton_pairs import pairs_of_slot, sorted_block_of_slot
+from atom_kernels.moe.triton.fragments import ROWS, WORDS, fragment_product
+from atom_kernels.moe.triton.pairs import pairs_of_slot, sorted_block_of_slot
 
 # Past the rows of every x.
 NO_ROW = tl.constexpr(2**40)

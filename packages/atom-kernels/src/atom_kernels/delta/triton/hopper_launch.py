@@ -35,7 +35,7 @@ def bind_hopper_scan(problem: GatedDeltaProblem, more_chunks: int) -> Callable[.
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    from atom_kernels.delta.triton_hopper_scan import hopper_scan_kernel
+    from atom_kernels.delta.triton.hopper_scan import hopper_scan_kernel
     from atom_kernels.triton.support import dependent_launch
 
     swizzled = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.delta.triton_sequences import find_chunk, load_sequence
+from atom_kernels.delta.triton.sequences import find_chunk, load_sequence
 from atom_kernels.triton.support import wait_for_inputs
 
 

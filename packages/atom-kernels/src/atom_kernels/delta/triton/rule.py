@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from atom_kernels.delta.contract import NORM_EPS
-from atom_kernels.delta.triton_gates import sigmoid, softplus
-from atom_kernels.delta.triton_sequences import load_sequence, rows_in_chunks
+from atom_kernels.delta.triton.gates import sigmoid, softplus
+from atom_kernels.delta.triton.sequences import load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
 _NORM_EPS = tl.constexpr(NORM_EPS)

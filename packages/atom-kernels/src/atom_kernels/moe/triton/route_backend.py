@@ -23,7 +23,7 @@ def _supports(problem: RoutingProblem, platform: Any) -> str | None:
 
 
 def _bind(problem: RoutingProblem, weights: Any) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    from atom_kernels.moe.triton_route import route_kernel
+    from atom_kernels.moe.triton.route import route_kernel
     from atom_kernels.powers_of_two import power_of_two
     from atom_kernels.triton.support import dependent_launch
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.delta.contract import CHUNK, GatedDeltaProblem
-from atom_kernels.delta.hopper_launch import bind_hopper_scan, hopper_serves
+from atom_kernels.delta.triton.hopper_launch import bind_hopper_scan, hopper_serves
 from atom_kernels.platform import detect_platform
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.triton.launch import launch
@@ -55,8 +55,8 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
     """
     import triton.language as tl
 
-    from atom_kernels.delta.triton_factor import factor_chunks_kernel
-    from atom_kernels.delta.triton_sequences import num_programs
+    from atom_kernels.delta.triton.factor import factor_chunks_kernel
+    from atom_kernels.delta.triton.sequences import num_programs
     from atom_kernels.triton.support import dependent_launch
 
     heads = problem.num_value_heads
@@ -94,7 +94,7 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
 
 
 def _bind_scan(problem: GatedDeltaProblem) -> Callable[..., None]:
-    from atom_kernels.delta.triton_scan import scan_chunks_kernel
+    from atom_kernels.delta.triton.scan import scan_chunks_kernel
     from atom_kernels.triton.support import dependent_launch
 
     config = scan_config(problem)

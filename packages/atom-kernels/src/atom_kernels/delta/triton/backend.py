@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.delta.arguments import check_rows, check_written, packed_indices, with_rows
 from atom_kernels.delta.contract import MAX_TOKEN_BY_TOKEN, GatedDeltaProblem, ShortConvProblem, check_kept
-from atom_kernels.delta.triton_chunked import bind_chunked, computes_chunks
+from atom_kernels.delta.triton.chunked import bind_chunked, computes_chunks
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
@@ -32,8 +32,8 @@ def _supports_conv(problem: ShortConvProblem, platform: Any) -> str | None:
 
 
 def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
-    from atom_kernels.delta.triton_conv import short_conv_kernel
-    from atom_kernels.delta.triton_sequences import num_programs
+    from atom_kernels.delta.triton.conv import short_conv_kernel
+    from atom_kernels.delta.triton.sequences import num_programs
     from atom_kernels.powers_of_two import power_of_two
     from atom_kernels.triton.support import dependent_launch
 
@@ -75,7 +75,7 @@ def _supports_delta(problem: GatedDeltaProblem, platform: Any) -> str | None:
 
 
 def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]:
-    from atom_kernels.delta.triton_rule import gated_delta_kernel
+    from atom_kernels.delta.triton.rule import gated_delta_kernel
     from atom_kernels.powers_of_two import power_of_two
     from atom_kernels.triton.support import dependent_launch
 

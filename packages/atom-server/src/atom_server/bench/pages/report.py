@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atom_server.bench.charts import MARKED, check_drawing, draw_run
 from atom_server.bench.metrics import TITLES, percentile, samples_of
 from atom_server.bench.outcome import BenchError, Outcome
-from atom_server.bench.pages import page, section, table
+from atom_server.bench.pages.charts import MARKED, check_drawing, draw_run
+from atom_server.bench.pages.page import page, section, table
 
 _FACTS = (
     ("date", "date"), ("backend", "backend"), ("model_id", "model"), ("num_prompts", "prompts"),

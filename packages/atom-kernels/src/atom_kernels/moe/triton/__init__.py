@@ -1,0 +1,1 @@
+"""Mixtures of experts through Triton: routing, and products of the chosen experts."""

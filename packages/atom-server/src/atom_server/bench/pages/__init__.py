@@ -1,0 +1,1 @@
+"""A run as charts, and as a page in one file."""
