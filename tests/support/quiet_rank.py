@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from atom_core.config import ConfigError
+from atom_core.errors import ProfilerError
 from atom_core.executor.processes.rank_loop import run_rank
 from atom_core.messages import ModelOutput, RequestStepOutput, TokenLogprobs
 from atom_core.worker.ranks.protocol import Alone
@@ -29,10 +30,14 @@ class QuietRanks(Alone):
 
 
 class QuietRunner:
-    """Samples token 5 for everybody; "longer" answers hold thousands of log-probabilities, "late" ones take a while."""
+    """Samples token 5 for everybody, and asleep as much less as it sleeps deeply.
+
+    "longer" answers hold thousands of log-probabilities, "late" ones take a while.
+    """
 
     def __init__(self, config, ranks):
         self.is_preparing = False
+        self._level = 0
         self._config, self._ranks = config, ranks
         self._step: Any = None
 
@@ -51,11 +56,17 @@ class QuietRunner:
         is_longer = self._config.model.name == "longer"
         logprobs = [TokenLogprobs(5, -1.0, 1, [(6, -2.0)] * 20)] * 20000 if is_longer else None
         requests = [
-            RequestStepOutput(request.request_id, [5] * request.num_samples, prompt_logprobs=logprobs)
+            RequestStepOutput(request.request_id, [5 - self._level] * request.num_samples, prompt_logprobs=logprobs)
             for request in self._step.scheduled
         ]
         output = ModelOutput(self._step.step_id, requests)
         return lambda: self._late(output)
+
+    def sleep(self, level):
+        self._level = level
+
+    def wake_up(self):
+        self._level = 0
 
     def prepare(self):
         if self._config.model.name == "prepares":
@@ -70,7 +81,8 @@ class QuietRunner:
         return output
 
     def profile(self, *, start):
-        pass
+        if self._config.model.name == "records nothing":
+            raise ProfilerError("there is nothing to record")
 
     def close(self):
         pass

@@ -78,8 +78,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "engine.llm_engine.LLMEngine.add_request": {"priority": 0, "tenant": ""},
     "engine.llm_engine.LLMEngine.sleep": {"level": 1},
     "engine.outputs.open_requests.OpenRequests.__init__": {"max_unread": 1048576},
-    "engine.process.engine_process.EngineProcess.__init__": {"rank": 0},
-    "engine.process.supervisor.EngineSupervisor.__init__": {"rank": 0},
     "engine.process.supervisor.step_limit": {"num_steps": 0, "longest_step": 0.0},
     "engine.process.wire.Pulse": {"num_steps": 0, "longest_step": 0.0},
     "engine.process.wire.EngineStart": {"data_parallel_rank": 0},
@@ -108,7 +106,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "kv_cache.paged_cache.PagedCache.admit": {"prefers_followed": False},
     "kv_cache.prefix_cache.PrefixCache.__init__": {"names_cover_next": False},
     "kv_cache.prefix_cache.PrefixCache.forget": {"is_saved": False},
-    "kv_cache.slot_pool.SlotPool.__init__": {"slots_each": 1},
     "kv_events.config.KVEventsConfig": {
         "enable_kv_cache_events": False,
         "buffer_steps": 10000,
@@ -208,7 +205,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "scheduler.request_book.RequestBook.admit": {"prefers_followed": False},
     "scheduler.step_plan.PlannedRow": {"num_drafts": 0, "num_next_drafts": 0},
-    "scheduler.step_plan.StepPlan.__init__": {"ran_ahead": False, "keeps_samples": True},
     "scheduler.step_results.make_output": {"num_draft_tokens": 0, "num_accepted_tokens": 0},
     "scheduler.tenant.Tenant": {"served": 0.0, "num_requests": 0},
     "speculation.config.SuffixConfig": {

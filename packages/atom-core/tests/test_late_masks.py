@@ -135,6 +135,33 @@ def test_a_request_that_waits_for_its_mask_can_be_aborted(make_engine, gate):
     assert core.stats().num_free_blocks == core.stats().num_blocks
 
 
+def test_the_late_mask_of_a_request_that_is_gone_is_not_begun(make_engine, gate):
+    engine = make_engine(structured_output_backend="llguidance")
+    ids = [add(engine, make_params(regex=pattern), PROMPT)[0] for pattern in ("[a-z]{30}", "[a-y]{30}")]
+    core = engine._core
+    while len(core._constrained._late) < 2:
+        core.step()
+    # One is being made, and the other one waits behind it.
+    jobs = [core._constrained._late[request_id] for request_id in ids]
+    core.abort(ids)
+    finished(engine)
+    assert not any(job.is_wanted for job in jobs)
+
+
+def test_the_first_mask_of_a_request_that_is_gone_is_not_begun(make_engine, gate):
+    engine = make_engine(structured_output_backend="llguidance")
+    add(engine, make_params(regex="[a-z]{30}"), PROMPT)
+    core = engine._core
+    while not core._constrained._late:
+        core.step()
+    (waiting,) = add(engine, make_params(regex="[a-y]{30}"), PROMPT)
+    entry = core._constrained._waiting._waiting[waiting]
+    while entry.followed is None:
+        core.step()
+    core.abort([waiting])
+    assert entry.followed.job.is_wanted is False
+
+
 def test_a_panic_in_a_late_mask_ends_its_own_request_only(make_engine, monkeypatch):
     fill = LLGuidanceParser.fill
 

@@ -25,9 +25,10 @@ from atom_core.config.sections import (
     ProfilerConfig,
 )
 from atom_core.engine.engine_core import EngineCore
-from atom_core.errors import EngineDeadError, EngineStartError
+from atom_core.errors import EngineDeadError, EngineStartError, ProfilerError
 from atom_core.executor.processes import rank_processes
-from atom_core.executor.processes.executor import ProcessExecutor
+from atom_core.executor.processes.executor import ProcessExecutor, ProcessStepHandle
+from atom_core.executor.processes.rank_process import RankProcess
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.executor.processes.wire import Load, Loaded, Prepare, decode_from_rank, decode_to_rank, encode
 from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
@@ -225,6 +226,40 @@ def test_answers_come_in_the_order_of_what_was_asked_though_results_are_late(sou
     assert handle.result().requests[0].token_ids == [5]
 
 
+def test_ranks_sleep_as_deeply_as_they_are_told_and_wake_up(sound: RankProcesses):
+    executor = executor_on(sound, make_config())
+    executor.start()
+
+    def sampled() -> list[int]:
+        handle = executor.submit(STEP)
+        handle.sample()
+        return handle.result().requests[0].token_ids
+
+    executor.sleep(2)
+    assert sampled() == [3]
+    executor.wake_up()
+    assert sampled() == [5]
+
+
+def test_what_ranks_cannot_record_is_told(sound: RankProcesses):
+    executor = executor_on(sound, make_config("records nothing"))
+    executor.start()
+    with pytest.raises(ProfilerError, match="there is nothing to record"):
+        executor.profile(start=True)
+
+
+def test_an_executor_that_was_not_started_says_so():
+    executor = ProcessExecutor(make_config())
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="was not started"):
+        executor.submit(STEP)
+
+
+def test_a_step_that_was_never_told_to_sample_has_no_result(sound: RankProcesses):
+    with pytest.raises(RuntimeError, match="before sample"):
+        ProcessStepHandle(sound).result()
+
+
 def test_a_rank_tells_while_it_prepares(sound: RankProcesses):
     executor = executor_on(sound, make_config("prepares"))
     executor.start()
@@ -248,6 +283,23 @@ def test_closed_ranks_leave_nothing(start_ranks: StartRanks, monkeypatch: pytest
     assert not list(tmp_path.iterdir())
     with pytest.raises(EngineDeadError, match="closed"):
         ranks.ask(Prepare())
+
+
+def test_ranks_that_hang_are_waited_for_once_and_then_killed(monkeypatch: pytest.MonkeyPatch):
+    waits: list[float] = []
+
+    class Watched(RankProcess):
+        def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            return super().wait(seconds)
+
+    monkeypatch.setattr(rank_processes, "RankProcess", Watched)
+    ranks = RankProcesses(2, device="cpu", num_threads=1, command=QUIET)
+    for pid in ranks.pids:
+        os.kill(pid, signal.SIGSTOP)
+    ranks.close(grace=0.01)
+    assert waits == [0.01, rank_processes.LEAVE_SECONDS, rank_processes.LEAVE_SECONDS]
+    assert not any(map(is_there, ranks.pids))
 
 
 def test_ranks_end_with_the_process_that_started_them_even_while_they_are_stopped():

@@ -244,6 +244,14 @@ def test_of_a_text_beyond_all_bounds_the_later_half_is_known(monkeypatch):
     assert len(drafter._own.tokens) <= 200
 
 
+def test_what_is_looked_back_to_and_kept_is_what_the_documentation_says():
+    assert (drafter_module.MOST_LOOKED_BACK, past_module.MOST_OF_ONE, past_module.MOST_TOKENS) == (
+        131_072,
+        131_072,
+        1_048_576,
+    )
+
+
 def test_an_engine_looks_up_suffixes_as_its_settings_say():
     config = SuffixConfig(max_cached_requests=1, max_spec_factor=0.5)
     speculation = make_speculation(SpeculationConfig(method="suffix", num_tokens=16, suffix=config))

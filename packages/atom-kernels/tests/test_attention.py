@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.attention import AttentionProblem, paged_attention
 from atom_kernels.attention.cases import make_step
-from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.ops import PAGED_ATTENTION, make_problem
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
 from atom_kernels.native import native_unavailable
 from atom_kernels.protocols import CacheLayout
@@ -130,6 +130,30 @@ def test_a_host_that_offers_only_another_layout_is_told_what_is_needed():
     problem = make_problem(4, 2, 32)
     with pytest.raises(UnsupportedMixerError, match="needs the cache layout nhd of 16 tokens.*offers paged of 8"):
         select_mixer(problem, offered=[CacheLayout("paged", 8, ())])
+
+
+def test_a_step_has_a_rotation_for_each_of_its_positions():
+    problem = make_problem(2, 1, 16)
+    for length, num_positions in ((5, 1024), (2000, 2000)):
+        prologue = make_step(problem, [(1, length)], rotary_dim=16).prologue
+        assert prologue.cos_sin_cache.shape == (num_positions, 16)
+
+
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        ({}, "4/2 heads of 16, float32, blocks of 8"),
+        ({"sliding_window": 37}, "4/2 heads of 16, float32, blocks of 8, window 37"),
+        ({"soft_cap": 5.0}, "4/2 heads of 16, float32, blocks of 8, soft cap 5.0"),
+        ({"has_sinks": True}, "4/2 heads of 16, float32, blocks of 8, sinks"),
+        (
+            {"sliding_window": 1, "soft_cap": 0.5, "has_sinks": True},
+            "4/2 heads of 16, float32, blocks of 8, window 1, soft cap 0.5, sinks",
+        ),
+    ],
+)
+def test_a_problem_is_described_with_all_of_its_rules(rules, text):
+    assert PAGED_ATTENTION.describe(make_problem(4, 2, 16, block_size=8, **rules)) == text
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():

@@ -7,11 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
+from atom_kernels.attention.index.ops import LIGHTNING_INDEX
+from atom_kernels.attention.index.problem import IndexProblem
+from atom_kernels.attention.mla.ops import LATENT_ATTENTION
 from atom_kernels.attention.mla.problem import MlaProblem
 from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
+from atom_kernels.attention.sparse.ops import SPARSE_LATENT_ATTENTION
+from atom_kernels.attention.sparse.problem import SparseMlaProblem
 from atom_kernels.mixers import CacheFormat, UnsupportedMixerError, select_mixer
+from atom_kernels.mixers.backend import MixerBackend, UnsuitableBackendError, reads_any_strides
 from atom_kernels.mixers.cache_format import ALL_SCALES, SMALLEST_SCALE, token_scales
 from atom_kernels.mixers.plan import usable_plans
+from atom_kernels.platform import detect_platform
+from atom_kernels.protocols import CacheLayout
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 PLAIN = CacheFormat("bfloat16")
@@ -135,6 +143,44 @@ def test_the_first_backend_that_fits_runs_a_layer_and_the_others_are_told():
     other = replace(PROBLEM, block_size=32).layout
     with pytest.raises(UnsupportedMixerError, match="the host offers nhd of 32 tokens, nhd of 32 tokens$"):
         select_mixer(PROBLEM, offered=[other, other])
+
+
+def agree(problem, offered, usual, **overrides):
+    """The layout of a backend that reads another one than the usual."""
+    backend = MixerBackend(name="torch", create=lambda *_: None, layouts=lambda *_: (OTHER,), **overrides)
+    return backend.agree_on_layout(problem, detect_platform(), offered, usual)
+
+
+OTHER = CacheLayout("other", 16, ())
+SPREAD = CacheLayout("nhd", 16, tuple(replace(one, strides=(9, 9, 9)) for one in PROBLEM.layout.tensors))
+
+
+def test_a_backend_whose_layouts_no_host_offers_is_refused_by_their_names():
+    usual = PROBLEM.layout
+    assert agree(PROBLEM, None, usual) is agree(PROBLEM, (usual, OTHER), usual) is agree(PROBLEM, (), OTHER) is OTHER
+    with pytest.raises(UnsuitableBackendError, match="^reads the layout other, which the host does not offer$"):
+        agree(PROBLEM, (usual,), usual)
+
+
+def test_a_backend_of_contiguous_blocks_is_refused_where_they_are_not():
+    assert agree(PROBLEM, (SPREAD,), SPREAD, why_not_strided=reads_any_strides) is SPREAD
+    with pytest.raises(UnsuitableBackendError, match="^reads contiguous blocks only$"):
+        agree(PROBLEM, (SPREAD,), SPREAD)
+
+
+def test_a_backend_that_reads_no_such_scales_is_refused():
+    scaled = replace(PROBLEM, cache=CacheFormat("float8_e4m3fn", "head"))
+    assert agree(scaled, None, scaled.layout, cache_scales=("head",)) is OTHER
+    with pytest.raises(UnsuitableBackendError, match="reads a cache with scales none, not with scales head"):
+        agree(scaled, None, scaled.layout)
+
+
+def test_problems_of_latents_and_positions_are_described_by_their_sizes():
+    heads = "4 heads of 16 + 8, 12, latents of 32, bfloat16, blocks of 16"
+    assert LATENT_ATTENTION.describe(LATENT) == heads
+    assert SPARSE_LATENT_ATTENTION.describe(SparseMlaProblem.of(LATENT, 7)) == f"{heads}, 7 positions"
+    index = IndexProblem(num_heads=4, head_dim=32, rotary_dim=8, top_k=7, scale=0.1, dtype="bfloat16", block_size=16)
+    assert LIGHTNING_INDEX.describe(index) == "4 heads of 32, 7 positions, bfloat16, blocks of 16"
 
 
 LATENT = MlaProblem(4, 32, 16, 8, 12, 0.2, "bfloat16", PLAIN, 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from atom_models import (
     mixer_layers,
     open_checkpoint,
 )
-from atom_models.drafting import build_draft, choose_draft
+from atom_models.drafting import build_draft, choose_draft, stored_head
 from atom_models.drafting.eagle_config import eagle_method, read_eagle_config
 from atom_models.layers.loadable import loadable
 from atom_models.paged_run import PagedRun, SequenceStep
@@ -199,6 +200,19 @@ def test_a_head_keeps_of_tokens_what_later_ones_read_though_nothing_else_is_aske
     last = run.step([SequenceStep(text[38:39], 38, range(3))])[0]
     expected = reference.logits(reference.outputs(features_of(theirs, reference, text), text[1:]))
     assert_close(draft.compute_logits(last), expected[-1:])
+
+
+def test_a_table_is_a_copy_where_it_holds_the_numbers_of_the_targets(targets: dict[str, Path], tmp_path: Path):
+    target = open_checkpoint(targets["llama"])
+    table = load_file(targets["llama"] / "model.safetensors")["model.embed_tokens.weight"]
+    assert stored_head._is_copy(table, target, torch.float32)
+    other = table.clone()
+    other[-1, -1] += 1e-6
+    assert not stored_head._is_copy(other, target, torch.float32)
+    assert stored_head._is_copy(other, target, torch.bfloat16)
+    assert not stored_head._is_copy(table[:-1], target, torch.float32)
+    assert not stored_head._is_copy(table, replace(target, format="gguf"), torch.float32)
+    assert not stored_head._is_copy(table, replace(target, path=tmp_path), torch.float32)
 
 
 def test_what_a_trainer_writes_of_an_ordinary_head_changes_nothing(targets: dict[str, Path], tmp_path: Path):

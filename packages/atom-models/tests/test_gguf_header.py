@@ -135,9 +135,11 @@ def test_rope_scaling_is_what_the_header_says(tmp_path):
         rope("other.gguf", scaling__type="other")
 
 
-def test_the_handmade_file_of_the_cases_below_is_good(tmp_path):
-    (tmp_path / "f.gguf").write_bytes(make_bytes())
-    assert read_gguf(tmp_path / "f.gguf").tensors["t"].shape == (4,)
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_handmade_file_of_the_cases_below_is_good(tmp_path, version):
+    (tmp_path / "f.gguf").write_bytes(make_bytes(version=version))
+    file = read_gguf(tmp_path / "f.gguf")
+    assert (file.version, file.tensors["t"].shape) == (version, (4,))
 
 
 HUGE = 1 << 63
@@ -145,6 +147,7 @@ CASES = {
     "empty": (b"", "is empty"),
     "other letters": (make_bytes(magic=b"GGML"), "does not start with the letters GGUF"),
     "version 1": (make_bytes(version=1), "version 1"),
+    "version 4": (make_bytes(version=4), "version 4, and only little-endian versions 2 and 3"),
     "big endian": (make_bytes(version=3 << 24), "big-endian"),
     "big endian, version 2": (make_bytes(version=2 << 24), "big-endian"),
     "too short for a tensor": (make_bytes(num_keys=0, keys=b"", tensor=b"")[:24] + bytes(23), "tensors, more than"),

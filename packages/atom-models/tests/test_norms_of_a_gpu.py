@@ -14,6 +14,7 @@ from atom_kernels.platform import Platform
 from atom_models import BuildContext
 from atom_models.architectures.llama import LlamaMLP
 from atom_models.layers import MergedColumnParallelLinear, Residual, RMSNorm
+from atom_models.layers.norms.residual import Unnormed
 from atom_models.quantization import HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import Float8Layout
 
@@ -31,6 +32,14 @@ def test_an_mlp_norms_up_to_the_rows_of_the_linear_that_ends_with_its_activation
     by_itself = MergedColumnParallelLinear(SIZES.hidden_size, sizes, context, prefix="mlp.gate_up_proj")
     mlp = LlamaMLP(SIZES, context, prefix="mlp")
     assert by_itself.max_normed_rows < mlp.max_normed_rows == mlp.gate_up_proj.max_normed_rows == 128
+
+
+def test_a_linear_norms_as_many_rows_as_it_can_and_no_more():
+    norm = RMSNorm(64, 1e-5, BuildContext(), prefix="norm", feeds=SimpleNamespace(max_normed_rows=4))
+    norm.load_shard("norm.weight", torch.ones(64))
+    norm.finish()
+    for num_rows in (1, 4, 5):
+        assert isinstance(norm(torch.ones(num_rows, 64)), Unnormed) == (num_rows <= 4)
 
 
 class InFloat8:

@@ -9,7 +9,7 @@ import pytest
 from atom_kernels.protocols import CacheFormat
 from atom_models import ModelRequirements, model_requirements, open_checkpoint
 from atom_models.requirements import ACCELERATORS, find_accelerators, place
-from atom_models.requirements.accelerators import Accelerator, UnknownAcceleratorError
+from atom_models.requirements.accelerators import Accelerator, UnknownAcceleratorError, accelerator
 from atom_models.requirements.placement import DEVICE_COUNTS, MEMORY_UTILIZATION
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
@@ -37,6 +37,11 @@ def test_accelerators_have_the_memory_that_their_makers_print():
     platforms = {one.name: one.platform for one in ACCELERATORS}
     assert (platforms["MI300X"].vendor, platforms["MI300X"].arch) == ("amd", "gfx942")
     assert (platforms["H100"].vendor, platforms["H100"].arch) == ("nvidia", "sm_90")
+
+
+def test_each_accelerator_has_its_own_name():
+    assert [accelerator(one.name) for one in ACCELERATORS] == [*ACCELERATORS]
+    assert len({one.name for one in ACCELERATORS}) == len(ACCELERATORS)
 
 
 def test_an_accelerator_is_found_by_its_name_in_any_case():

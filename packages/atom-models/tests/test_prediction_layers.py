@@ -99,6 +99,18 @@ def test_a_ragged_batch_gives_the_logits_of_transformers(tiny: Tiny):
     assert_close(draft_logits(tiny.loaded, tiny.draft, tiny.texts), tiny.expected)
 
 
+def test_a_layer_keeps_of_tokens_what_later_ones_read_though_nothing_else_is_asked_of_it(tiny: Tiny):
+    text, expected = tiny.texts[1], tiny.expected[1]
+    model = Drafting(tiny.loaded.model, tiny.draft)
+    run = PagedRun(model, 1)
+    model.next_ids, model.only_keeps = torch.tensor(text[1:-1]), True
+    run.step([SequenceStep(text[:-2], 0, range(1))])
+    model.next_ids, model.only_keeps = torch.tensor(text[-1:]), False
+    last = run.step([SequenceStep(text[-2:-1], len(text) - 2, range(1))])[0]
+    with torch.inference_mode():
+        assert_close([tiny.draft.compute_logits(last)], [expected[-1:]])
+
+
 def test_chunks_and_single_tokens_through_both_caches_give_the_same_logits(tiny: Tiny):
     text, expected = tiny.texts[-1], tiny.expected[-1]
     model = Drafting(tiny.loaded.model, tiny.draft)

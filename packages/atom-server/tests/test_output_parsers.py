@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atom_server.output.call_object import JsonValue
 from atom_server.output.call_parser import CallParser
 from atom_server.output.harmony import HarmonyParser
 from atom_server.output.notation import NOTATIONS
@@ -333,3 +334,20 @@ def test_tagged_values_parse_as_json_whatever_they_hold():
     text = CASES["glm"][1].replace("<arg_value>3<", "<arg_value>NaN<")
     _, (name, arguments) = assemble([]), parsed(calls_of("glm"), [text]).calls[0]
     assert (name, json.loads(arguments)["days"]) == ("f", "NaN")
+
+
+# All that is printed but a backslash, which means something within strings alone.
+PRINTED = [chr(code) for code in range(32, 127) if chr(code) != "\\"]
+
+
+def test_what_is_no_bracket_and_no_quotation_mark_leaves_an_object_open():
+    for character in PRINTED:
+        value = JsonValue("{")
+        if character not in '{}[]"':
+            assert not value.ends_with(character)
+            assert value.ends_with("}"), character
+
+
+def test_values_that_begin_with_a_bracket_or_a_quotation_mark_have_an_end_of_their_own():
+    assert [each for each in PRINTED if not JsonValue(each).is_scalar] == ['"', "[", "{"]
+    assert [each for each in PRINTED if JsonValue(each).ends_with("]")] == ["[", "{"]

@@ -19,6 +19,7 @@ from atom_server.output.response_template import (
     answer_marks,
     reasoning_marks,
 )
+from atom_server.output.response_template.values import parse_content
 from response_templates import NAMES, SCHEMA, TEMPLATES, TOOLS, random_reply
 
 chat_parsing = pytest.importorskip("transformers.utils.chat_parsing")
@@ -223,6 +224,59 @@ def test_an_answer_of_another_kind_is_told_as_json_and_as_text_where_it_is_none(
     content = {"open": "<a>", "close": "</a>", "content": "json", "repeats": True, "transform": {"it": "{content}"}}
     declared = {"start_anchor": "B:", "fields": {"content": content}}
     assert ours(declared, "", ["<a>[1]</a> <a> x </a>"]) == Assembled('{"it": [1]}\nx')
+
+
+TAGS = {"tag_pattern": r"<(?P<key>\w+)>(?P<value>[^<]*)"}
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "text", "value"),
+    [
+        ("text", {}, " a ", "a"),
+        ("text", {"strip": False}, " a ", " a "),
+        ("int", {}, " 7 ", 7),
+        ("float", {}, " .5 ", 0.5),
+        ("bool", {}, " TRUE ", True),
+        ("bool", {}, "1", True),
+        ("bool", {}, "yes", False),
+        ("json", {}, " [1.0] ", [1.0]),
+        ("json", {"allow_non_json": True}, " so { ", "so {"),
+        ("kv-lines", {}, "a: 1\nb\nc:d:e", {"a": "1", "c": "d:e"}),
+        ("kv-lines", {"kv_sep": "=", "line_sep": ";", "value_parser": {"name": "int"}}, "a=1;b = 2", {"a": 1, "b": 2}),
+        ("xml-inline", TAGS, "<a>1<b>2<a>3", {"a": "3", "b": "2"}),
+        ("xml-inline", TAGS | {"merge_duplicates": True}, "<a>1<b>2<a>3<a>", {"a": ["1", "3", ""], "b": "2"}),
+    ],
+)
+def test_the_text_of_a_field_has_the_value_that_its_parser_says(name, args, text, value):
+    assert parse_content(text, name, args) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "reason"),
+    [
+        ("json", {}, "Expecting value"),
+        ("int", {}, "invalid literal"),
+        ("xml-inline", {}, "'tag_pattern' needs a group 'key'"),
+        ("xml-inline", {"tag_pattern": "<(a)>"}, "'tag_pattern' needs a group 'key'"),
+        ("xml-inline", {"tag_pattern": "(?P<key>"}, "missing"),
+    ],
+)
+def test_a_text_without_a_value_and_a_pattern_that_is_none_are_refused(name, args, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse_content("so", name, args)
+
+
+DELIMITED = {"string_delims": [["<", ">"]], "unquoted_keys": True}
+
+
+def test_texts_between_delimiters_are_strings_whatever_they_hold():
+    assert parse_content('{a:<x "y",>,"b":[<>,2]}', "json", DELIMITED) == {"a": 'x "y",', "b": ["", 2]}
+
+
+@pytest.mark.parametrize("character", ["\x01", "\x02"])
+def test_the_characters_that_stand_for_such_strings_meanwhile_are_refused(character):
+    with pytest.raises(ValueError, match="it has control characters"):
+        parse_content(f"<{character}>", "json", DELIMITED)
 
 
 def test_a_long_reply_takes_time_in_proportion_to_its_length():

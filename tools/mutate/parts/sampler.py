@@ -26,6 +26,7 @@ _EXAMPLES = "numbers that `check` and `bench` try: others do as well"
 _NAMES = "names of what comes out as a mapping"
 _ANY_PIVOTS = "any pivots would do: they make the search short and decide nothing"
 _HOW_SOON = "any key between ends the search: how soon is its speed alone"
+_HOW_SOON_FOUND = "where the candidates lie and how many are looked at together is speed alone"
 HARMLESS: Harmless = {
     (
         "sampling/extras.py: _ban_words",
@@ -57,10 +58,24 @@ HARMLESS: Harmless = {
     ("triton_filters.py: pivot_kernel", "0.25", "*"): _ANY_PIVOTS,
     ("triton_filters.py: _between", "0.5 * (logit_of(low) + logit_of(last))", "*"): _HOW_SOON,
     ("triton_filters.py: _between", "0.5", "*"): _HOW_SOON,
+    ("triton_filters.py: _between", '(step < 24) & (logit > float("-inf"))', "*"): _HOW_SOON,
+    ("triton_filters.py: _between", '(step < 24) & (logit > float("-inf")) & (logit < float("inf"))', "*"): _HOW_SOON,
     ("triton_filters.py: _between", "step < 24", "*"): _HOW_SOON,
     ("triton_filters.py: _between", "24", "*"): _HOW_SOON,
     ("triton_filters.py: _between", 'logit > float("-inf")', "*"): _HOW_SOON,
     ("triton_filters.py: _between", 'logit < float("inf")', "*"): _HOW_SOON,
+    (
+        "triton_filters.py: pivot_sum_kernel",
+        "inside & (chunk_best >= tl.min(pivots, axis=0))",
+        "inside | (chunk_best >= tl.min(pivots, axis=0))",
+    ): "a chunk too low for all pivots adds nothing, and what lies past the end reaches a pivot that all tokens reach",
+    (
+        "triton_filters.py: pivot_sum_kernel",
+        "top_k > num_chunks",
+        "top_k >= num_chunks",
+    ): "as many tokens as chunks reach each pivot anyhow: the sums are not read",
+    ("triton_filters.py: search_kernel", "most > REGION", "most >= REGION"): _HOW_SOON_FOUND,
+    ("triton_filters.py: search_kernel", "most <= 8", "*"): _HOW_SOON_FOUND,
     ("triton_rows.py: logit_of", "*", "*"): _HOW_SOON,
     (
         "triton_filters.py: window_kernel",

@@ -9,9 +9,11 @@ import torch
 
 from aiter_calls import recorded_calls
 from amd_machine import amd_machine
+from atom_kernels.aiter.attention.steps import cut_prologue
 from atom_kernels.attention import apply_prologue, paged_attention
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.attention.problem import AttentionPrologue
 from atom_kernels.mixers import UnsupportedMixerError, select_mixer
 from atom_kernels.platform import Platform
 
@@ -114,6 +116,11 @@ def test_the_numbers_of_a_step_may_be_wider_and_lie_apart(machine, family):
     names = ("query_start_loc", "seq_lens", "slot_mapping", "block_table")
     apart = {name: torch.stack([getattr(step.geometry, name).long()] * 2, dim=-1)[..., 0] for name in names}
     agree(problem, step, machine, geometry=replace(step.geometry, **apart))
+
+
+def test_the_positions_of_a_step_are_cut_to_its_tokens():
+    prologue = AttentionPrologue(torch.arange(5), norm_eps=1e-6)
+    assert cut_prologue(prologue, 3).positions.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt-oss window"])

@@ -137,6 +137,26 @@ def test_each_of_several_rows_ends_with_the_last_token_that_its_filters_keep():
     assert last[0] == 82 > last[3] > last[2] >= 3
 
 
+@pytest.mark.parametrize("small_cut", [4], indirect=True)
+@pytest.mark.usefixtures("small_cut")
+def test_tokens_at_a_pivot_and_next_to_it_count_once_where_the_row_itself_is_searched():
+    """Below the pivot lie more tokens of a chunk than its region holds, and the threshold among them."""
+    logits = torch.linspace(-1.5, -4.5, 80)
+    logits[0] = 0
+    for _ in range(20):  # where the pivots lie depends on these six
+        spread = (80 / (logits.double().exp().sum().float() * 0.5)).log()
+        logits[1:4] = -(spread + 1) * 7 / 16
+        logits[4:7] = logits[1:4].nextafter(torch.tensor(-math.inf))
+    assert draw(logits.sort(descending=True).values[None], uniform=1.0, top_p=0.5) == 14
+
+
+def test_the_tokens_of_a_row_need_not_lie_side_by_side():
+    logits, _ = make_rows(0)
+    apart = logits.t().contiguous().t()
+    assert apart.stride(1) > 1
+    draw_filtered(apart, torch.ones(len(FILTERS)), 0.5)
+
+
 @pytest.mark.parametrize("small_cut", [16], indirect=True)
 @pytest.mark.usefixtures("small_cut")
 def test_greedy_rows_and_random_ones_stand_side_by_side_in_any_order_of_tokens():

@@ -12,7 +12,7 @@ class SlotPool:
     Slots may go to another request at once: steps run in order, and whoever gets them begins from zeros.
     """
 
-    def __init__(self, num_slots: int, slots_each: int = 1) -> None:
+    def __init__(self, num_slots: int, slots_each: int) -> None:
         firsts = range(NO_SLOT + 1, num_slots - slots_each + 2, slots_each)
         self._free = list(reversed(firsts))
 

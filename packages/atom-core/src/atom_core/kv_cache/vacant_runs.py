@@ -47,10 +47,9 @@ class VacantRuns:
         end = self._end_of.pop(start)
         del self._start_of[end]
         self._num_blocks -= count
-        if start < first:
-            self._insert(start, first)
-        if first + count < end:
-            self._insert(first + count, end)
+        for left, right in ((start, first), (first + count, end)):
+            if left < right:
+                self._insert(left, right)
 
     def _insert(self, start: int, end: int) -> None:
         self._end_of[start] = end

@@ -50,9 +50,7 @@ class StepPlan:
         is_followed: a model that drafts, where there is one, follows the step.
     """
 
-    def __init__(
-        self, step_id: int, budget: int, ends: StepEnds, *, ran_ahead: bool = False, keeps_samples: bool = True
-    ) -> None:
+    def __init__(self, step_id: int, budget: int, ends: StepEnds, *, ran_ahead: bool, keeps_samples: bool) -> None:
         self.step_id, self.ran_ahead, self.keeps_samples = step_id, ran_ahead, keeps_samples
         self._ends = ends
         self.budget = budget

@@ -38,7 +38,7 @@ class AiterFunction:
         return next((other for other in (name, *self.renamed.get(name, ())) if other in known), None)
 
 
-def _both(path: str, uses: str = "", **options: object) -> AiterFunction:
+def _both(path: str, uses: str, **options: object) -> AiterFunction:
     """Same module in both releases; `uses` is separated by blanks."""
     return AiterFunction(path, path, tuple(uses.split()), **options)  # type: ignore[arg-type]
 

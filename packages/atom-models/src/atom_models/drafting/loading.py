@@ -108,7 +108,7 @@ def _head(
     return Eagle3Head(config, context, target=target, stored=stored, aux_hidden_states=choice.aux_hidden_states)
 
 
-def load_draft_weights(draft: nn.Module, checkpoint: Checkpoint, progress: bool = True) -> None:
+def load_draft_weights(draft: nn.Module, checkpoint: Checkpoint, progress: bool) -> None:
     """Loads and packs the weights of a draft model that `build_draft` gave; no others are read.
 
     Args:

@@ -40,7 +40,7 @@ class Implementation:
         return f"{of} ({self.why})"
 
 
-def choose_implementation(checkpoint: Checkpoint, requested: str = "auto") -> Implementation:
+def choose_implementation(checkpoint: Checkpoint, requested: str) -> Implementation:
     """The implementation of `requested` ("auto": our own file, and transformers' layers where there is none).
 
     Raises:

@@ -32,7 +32,7 @@ class UngatedMLP(Layer):
         prefix: str,
         up: str = "up_proj",
         down: str = "down_proj",
-        bias: bool = False,
+        bias: bool,
     ) -> None:
         super().__init__()
         self.up_proj = ColumnParallelLinear(hidden_size, intermediate_size, context, prefix=f"{prefix}.{up}", bias=bias)

@@ -117,10 +117,7 @@ class _Filling:
     def take(self, name: str, tensor: torch.Tensor) -> None:
         if name not in self.owners and self.is_used(name):
             self._waiting[name] = tensor
-            if not self._learn(name):
-                return
-            for waiting in [one for one in self._waiting if one in self.owners]:
-                self._load(waiting, self._waiting.pop(waiting))
+            self._learn(name)
         elif name in self.owners:
             self._load(name, tensor)
 
@@ -165,8 +162,8 @@ class _Filling:
         self.owners.update(dict.fromkeys(expected, layer))
         self._outstanding[id(layer)] = len(expected)
 
-    def _learn(self, name: str) -> bool:
-        """Whether some layer now expects tensors by other names, because of this one."""
+    def _learn(self, name: str) -> None:
+        """Load what waited for it, if some layer expects tensors by other names because of this one."""
         for layer in self._choosing.values():
             before = expected_weights(layer).keys()
             layer.choose_names({name})
@@ -175,8 +172,9 @@ class _Filling:
                     del self.owners[other]
                 self._expect(layer)
                 self._ignored |= layer.ignored_weights()
-                return True
-        return False
+                for waiting in [one for one in self._waiting if one in self.owners]:
+                    self._load(waiting, self._waiting.pop(waiting))
+                return
 
     def _load(self, name: str, tensor: torch.Tensor) -> None:
         if name in self._seen:

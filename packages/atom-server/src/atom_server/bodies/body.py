@@ -112,8 +112,9 @@ def quoted(value: Any) -> str:
     """`value` as JSON, cut short for an error message. No more of it is written than is shown."""
     text = ""
     try:
-        for piece in _ENCODER.iterencode(value[: _LONGEST_QUOTE + 1] if isinstance(value, str) else value):
-            text += piece[: _LONGEST_QUOTE + 1]
+        # The quotation marks make a cut text longer than what is shown.
+        for piece in _ENCODER.iterencode(value[:_LONGEST_QUOTE] if isinstance(value, str) else value):
+            text += piece
             if len(text) > _LONGEST_QUOTE:
                 break
     except (TypeError, ValueError):

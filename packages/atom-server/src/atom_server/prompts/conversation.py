@@ -22,11 +22,11 @@ async def encode_messages(
     request: Request,
     messages: Sequence[Mapping[str, Any]],
     *,
-    add_generation_prompt: bool = True,
+    add_generation_prompt: bool,
     continue_final_message: bool = False,
     template_variables: Mapping[str, Any] | None = None,
-    add_special_tokens: bool = False,
-    has_to_fit: bool = True,
+    add_special_tokens: bool,
+    has_to_fit: bool,
 ) -> PromptTokens:
     """Token ids of a conversation; the work ends when the client goes away.
 

@@ -29,7 +29,7 @@ async def encode_texts(
     request: Request,
     texts: Sequence[str],
     *,
-    add_special_tokens: bool = True,
+    add_special_tokens: bool,
     param: str = "prompt",
     has_to_fit: bool = True,
 ) -> list[list[int]]:

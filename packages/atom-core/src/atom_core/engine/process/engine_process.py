@@ -31,7 +31,7 @@ class EngineProcess:
         folder: readable by this user only; removed by `stop`.
     """
 
-    def __init__(self, args: EngineArgs, rank: int = 0) -> None:
+    def __init__(self, args: EngineArgs, rank: int) -> None:
         self.folder = tempfile.mkdtemp(prefix="atom-")  # mode 0700
         self._args, self._rank = args, rank
         self._process: subprocess.Popen[bytes] | None = None

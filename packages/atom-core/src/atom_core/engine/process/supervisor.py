@@ -39,7 +39,7 @@ class EngineSupervisor:
     def __init__(
         self,
         args: EngineArgs,
-        rank: int = 0,
+        rank: int,
         *,
         on_message: Callable[[FromEngine], None],
         on_death: Callable[[str], None],

@@ -28,7 +28,7 @@ def make_step(
     return replace(step, inputs=(*step.inputs, choose_at_random(requests, problem.top_k, seed=seed)))
 
 
-def choose_at_random(requests: Sequence[tuple[int, int]], top_k: int, *, seed: int = 0) -> torch.Tensor:
+def choose_at_random(requests: Sequence[tuple[int, int]], top_k: int, *, seed: int) -> torch.Tensor:
     """int32 ``[T, top_k]``: positions up to each token's own, as the contract wants them."""
     generator = torch.Generator().manual_seed(seed)
     rows = []

@@ -14,7 +14,6 @@ from atom_models.quantization.layouts.stored import ExpectedWeight, check_scales
 
 # Columns of the codes of a word, the lowest bits first.
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-_PLAIN_ORDER = tuple(range(8))
 _ALL_8_LESS_ONE = 0x77777777
 
 
@@ -98,7 +97,7 @@ class GptqLayout:
         return expected
 
     def to_parts(self, tensors: Mapping[str, torch.Tensor], num_rows: int, num_columns: int) -> dict[str, torch.Tensor]:
-        scale, zeros = tensors["scales"].half().t(), unpack_words(tensors["qzeros"], _PLAIN_ORDER).t()
+        scale, zeros = tensors["scales"].half().t(), unpack_words(tensors["qzeros"]).t()
         check_scales(self.name, scale)
         if self.sorted_inputs:
             group_of_input = tensors["g_idx"].long()
@@ -107,7 +106,7 @@ class GptqLayout:
             scale, zeros = scale[:, group_of_input], zeros[:, group_of_input]
         elif self.checks_groups:
             self._check_groups(tensors["g_idx"], num_columns)
-        parts = {"weight": pack_nibbles(unpack_words(tensors["qweight"].t(), _PLAIN_ORDER)), "scale": scale}
+        parts = {"weight": pack_nibbles(unpack_words(tensors["qweight"].t())), "scale": scale}
         if not self.symmetric:
             return parts | {"zero_point": (zeros + 1) % 16 if self.zeros_less_one else zeros}
         if bool((zeros != zeros[0, 0]).any()) or int(zeros[0, 0]) not in (7, 8):

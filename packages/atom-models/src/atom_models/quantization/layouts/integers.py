@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -139,11 +139,11 @@ class PackedInt4Layout:
             "scale": check_scales(self.name, tensors["weight_scale"]).reshape(grid).to(self.scale_dtype),
         }
         if self.zero_points:
-            parts["zero_point"] = unpack_words(tensors["weight_zero_point"].t(), range(_CODES)).t()[:num_rows]
+            parts["zero_point"] = unpack_words(tensors["weight_zero_point"].t()).t()[:num_rows]
         return parts
 
 
-def unpack_words(words: torch.Tensor, order: range | tuple[int, ...]) -> torch.Tensor:
+def unpack_words(words: torch.Tensor, order: Sequence[int] = range(_CODES)) -> torch.Tensor:
     """``int32 [..., n]`` of eight codes -> ``uint8 [..., 8 n]``; code i of a word belongs to column ``order[i]``."""
     shifts = torch.tensor([4 * order.index(column) for column in range(_CODES)], dtype=torch.int32)
     return (words.unsqueeze(-1) >> shifts & 15).to(torch.uint8).flatten(-2)

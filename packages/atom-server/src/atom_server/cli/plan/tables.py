@@ -55,7 +55,7 @@ def accelerator_lines(
     weights: str,
     kv_cache_dtype: str,
     contexts: Sequence[int],
-    flags: str = "--tensor-parallel-size",
+    flags: str,
 ) -> tuple[list[str], bool]:
     """A row for each accelerator and number of them that holds the model, and whether there is any.
 
