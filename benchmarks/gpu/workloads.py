@@ -13,6 +13,7 @@ from benchmarks.gpu.profiles import (
     kernel_spans,
     kernels_of,
     middle_window,
+    need_gpu,
     prefill_profile,
     steady_windows,
 )
@@ -134,6 +135,7 @@ class Measurement:
 
     def _idle(self, batch_size: int = 32, context: int = 1024) -> Figure:
         """Shares of the time in which the GPU runs nothing, in parts of the last half of a run of decode steps."""
+        need_gpu()
         self._engine.generate(self._prompts(batch_size, context), [SHORT] * batch_size, TEMPERATURE)
         prompts = self._prompts(batch_size, context)
         spans = kernel_spans(lambda: self._engine.generate(prompts, [LONG] * batch_size, TEMPERATURE))
