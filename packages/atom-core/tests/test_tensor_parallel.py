@@ -49,6 +49,13 @@ def ranks() -> Iterator[SharedRanks]:
 
 
 @pytest.fixture(scope="module")
+def four_ranks() -> Iterator[SharedRanks]:
+    processes = SharedRanks(tensor_parallel_size=4)
+    yield processes
+    processes.end()
+
+
+@pytest.fixture(scope="module")
 def expected(tiny_family: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
     """The tokens of one process, by family."""
     return tokens_of_one_process(tiny_family)
@@ -240,15 +247,11 @@ def test_drafts_by_prediction_layers_of_whole_experts_change_no_token(ranks, tin
 
 
 @pytest.mark.slow
-def test_four_ranks_of_whole_experts_give_the_tokens_of_one(tiny_family, expected):
-    with make_engine(tiny_family("minimax_m2"), tensor_parallel_size=4, enable_expert_parallel=True) as engine:
-        assert outputs(engine) == expected("minimax_m2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["minimax_m2", "deepseek_v2-lite"])
-def test_four_ranks_give_the_tokens_of_one(family, tiny_family, expected):
-    with make_engine(tiny_family(family), tensor_parallel_size=4) as engine:
+@pytest.mark.parametrize(
+    ("family", "whole_experts"), [("minimax_m2", False), ("minimax_m2", True), ("deepseek_v2-lite", False)]
+)
+def test_four_ranks_give_the_tokens_of_one(family, whole_experts, four_ranks, tiny_family, expected):
+    with make_engine(tiny_family(family), four_ranks, enable_expert_parallel=whole_experts) as engine:
         assert outputs(engine) == expected(family)
 
 
