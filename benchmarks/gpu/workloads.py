@@ -110,9 +110,9 @@ class Measurement:
             self._known[key] = Figure(f"prefill of {length}", "ms", [1e3 * value for value in seconds], about)
         return self._known[key]
 
-    def _closed(self, in_flight: int = 64) -> Figure:
+    def _closed(self) -> Figure:
         """Short requests, a new one for each that ends, so that most steps have decodes and a few prompts."""
-        numbers = random.Random(1)
+        numbers, in_flight = random.Random(1), self._sizes.in_flight
         prompts = [random_prompt(numbers, numbers.randint(16, 160)) for _ in range(4 * in_flight)]
         lengths = [numbers.randint(8, 40) for _ in prompts]
 
