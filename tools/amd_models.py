@@ -34,11 +34,11 @@ _LAYERS = 5
 _HEAD = ("model", "attention", "cache layout", "routing", "experts")
 
 
-def render(text: str) -> str:
-    """The page with the table between its marks."""
+def render(text: str, rows: str) -> str:
+    """The page with the table's rows between its marks."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{rows}\n{END}{after}"
 
 
 def table(arch: str = "gfx942", release: str = "git") -> str:
@@ -60,7 +60,9 @@ def _build(name: str, platform: Platform) -> nn.Module:
         config["layer_types"] = config["layer_types"][:_LAYERS]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
-        return build_model(open_checkpoint(Path(folder)), BuildContext(platform=platform, dtype=torch.bfloat16))
+        # Tables of rotations for the whole context would take longer than all else, and no selection depends on them.
+        context = BuildContext(platform=platform, dtype=torch.bfloat16, max_model_len=1024)
+        return build_model(open_checkpoint(Path(folder)), context)
 
 
 def _selected(model: nn.Module, platform: Platform) -> tuple[str, str, str, str]:
@@ -82,4 +84,4 @@ def _rows(model: nn.Module, kind: type[Router | Experts], op: Op, platform: Plat
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render(PAGE.read_text()))
+    PAGE.write_text(render(PAGE.read_text(), table()))

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 8192], help="tokens of the prefills")
     parser.add_argument("--long-batch-sizes", type=int, nargs="+", default=[1, 8, 32], help="of the long decodes")
     parser.add_argument("--long-contexts", type=int, nargs="+", default=[8192, 32768], help="of the long decodes")
+    parser.add_argument("--in-flight", type=int, default=64, help="requests at a time of the closed loop")
     parser.add_argument("--num-layers", type=int, help="layers of the model, where all of them do not fit")
     parser.add_argument(
         "--tensor-parallel-size", "-tp", type=int, default=1, help="GPUs that share each layer, of both"

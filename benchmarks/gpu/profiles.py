@@ -53,6 +53,13 @@ class Window(NamedTuple):
         return max(0.0, 1 - sum(busy_microseconds(self.spans).values()) / self.microseconds)
 
 
+def need_gpu() -> None:
+    """Fail where there is none, before a long run whose kernels could not be seen."""
+    import torch
+
+    torch.cuda.synchronize()
+
+
 def kernel_spans(action: Callable[[], None]) -> list[Span]:
     """What runs on the GPU during `action`, by start."""
     import torch

@@ -60,4 +60,5 @@ class Sizes:
     repeats: int
     long_batch_sizes: Sequence[int] = (1, 8, 32)
     long_contexts: Sequence[int] = (8192, 32768)
+    in_flight: int = 64
     profiled_batch_sizes: Sequence[int] = field(default=(32, 128))

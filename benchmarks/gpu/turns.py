@@ -112,7 +112,7 @@ def _run(
         "sizes": {
             "batch_sizes": options.batch_sizes, "contexts": options.contexts, "prompts": options.prompts,
             "repeats": options.repeats, "long_batch_sizes": options.long_batch_sizes,
-            "long_contexts": options.long_contexts,
+            "long_contexts": options.long_contexts, "in_flight": options.in_flight,
         },
         "started": time.monotonic(),  # one clock for all processes, which nobody sets
         **vars(session),

@@ -13,6 +13,7 @@ from benchmarks.gpu.profiles import (
     kernel_spans,
     kernels_of,
     middle_window,
+    need_gpu,
     prefill_profile,
     steady_windows,
 )
@@ -109,9 +110,9 @@ class Measurement:
             self._known[key] = Figure(f"prefill of {length}", "ms", [1e3 * value for value in seconds], about)
         return self._known[key]
 
-    def _closed(self, in_flight: int = 64) -> Figure:
+    def _closed(self) -> Figure:
         """Short requests, a new one for each that ends, so that most steps have decodes and a few prompts."""
-        numbers = random.Random(1)
+        numbers, in_flight = random.Random(1), self._sizes.in_flight
         prompts = [random_prompt(numbers, numbers.randint(16, 160)) for _ in range(4 * in_flight)]
         lengths = [numbers.randint(8, 40) for _ in prompts]
 
@@ -134,6 +135,7 @@ class Measurement:
 
     def _idle(self, batch_size: int = 32, context: int = 1024) -> Figure:
         """Shares of the time in which the GPU runs nothing, in parts of the last half of a run of decode steps."""
+        need_gpu()
         self._engine.generate(self._prompts(batch_size, context), [SHORT] * batch_size, TEMPERATURE)
         prompts = self._prompts(batch_size, context)
         spans = kernel_spans(lambda: self._engine.generate(prompts, [LONG] * batch_size, TEMPERATURE))

@@ -21,7 +21,7 @@ TINY = {
     "rms_norm_eps": 1e-6, "rope_theta": 10000, "max_position_embeddings": 1024, "torch_dtype": "bfloat16",
     "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-SIZES = "--repeats 1 --batch-sizes 2 --contexts 16 --prompts 40 --long-batch-sizes 2 --long-contexts 300"
+SIZES = "--repeats 1 --batch-sizes 2 --contexts 16 --prompts 40 --long-batch-sizes 2 --long-contexts 300 --in-flight 4"
 
 
 def options_of(*flags: str) -> argparse.Namespace:
@@ -47,10 +47,10 @@ def test_all_sessions_of_ours_are_measured_and_a_peer_that_is_not_there_is_told(
         "process start to first token, caches warm",
         decode,
         "decode step, batch 2, context 300",
-        "closed loop, 64 requests at a time",
+        "closed loop, 4 requests at a time",
         f"{decode}, batch_invariant=true",
         "decode step, batch 2, context 300, batch_invariant=true",
-        "closed loop, 64 requests at a time, batch_invariant=true",
+        "closed loop, 4 requests at a time, batch_invariant=true",
     }
     assert all(result["engines"]["atom"]["median"] > 0 for result in figures.values())
     assert len(figures["decode step, batch 2, context 300"]["engines"]["atom"]["turns"][0]) == 4

@@ -71,6 +71,23 @@ class PublishedCheckpoint:
             passed_over=tuple(name for pattern in self.passed_over for name in cut(pattern)),
         )
 
+    def few_experts(self, count: int) -> PublishedCheckpoint:
+        """The same model with so many experts in each layer, where its config has `n_routed_experts`."""
+        total = json.loads((FOLDER / f"{self.config}.json").read_text())["n_routed_experts"]
+
+        def cut(pattern: str) -> str:
+            return pattern.replace(f"experts.{{0..{total - 1}}}", f"experts.{{0..{count - 1}}}")
+
+        def shape_of(pattern: str, shape: str) -> str:
+            return shape.replace(str(total), str(count)) if ".mlp.gate." in pattern else shape
+
+        return replace(
+            self,
+            changes={**self.changes, "n_routed_experts": count},
+            linears={cut(pattern): one for pattern, one in self.linears.items()},
+            others={pattern: (dtype, shape_of(pattern, shape)) for pattern, (dtype, shape) in self.others.items()},
+        )
+
     def write(self, folder: Path) -> Path:
         """A folder with the config and files of that size."""
         config = json.loads((FOLDER / f"{self.config}.json").read_text()) | dict(self.changes)

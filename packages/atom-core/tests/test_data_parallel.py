@@ -32,9 +32,9 @@ async def running(model: Path, **overrides: Any) -> AsyncIterator[AsyncEngine]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncEngine]:
+async def engine(tiny_llama: Path) -> AsyncIterator[AsyncEngine]:
     """Two engines for the tests that leave them as they found them."""
-    async with running(tiny_llama, torch_profiler_dir=str(tmp_path_factory.mktemp("traces"))) as engine:
+    async with running(tiny_llama) as engine:
         yield engine
 
 
@@ -142,15 +142,6 @@ async def test_a_pause_stops_both(engine: AsyncEngine):
     await engine.control.resume()
     for stream in streams:
         assert [output async for output in stream][-1].finish_reason == "length"
-
-
-@pytest.mark.slow  # the engines of LLMEngine are traced in all runs
-async def test_each_engine_traces_into_a_folder_of_its_own(engine: AsyncEngine):
-    await engine.start_profile()
-    await asyncio.gather(*(tokens_of(engine, [3 + index] * 20, SHORT) for index in range(2)))
-    await engine.stop_profile()
-    folder = Path(engine.info.profiler_dir or "")
-    assert sorted(trace.parent.name for trace in folder.glob("*/*.gz")) == ["dp0_tp0", "dp1_tp0"]
 
 
 async def test_a_reset_prefix_cache_is_forgotten_by_the_front_too(engine: AsyncEngine):

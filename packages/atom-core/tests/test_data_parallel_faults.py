@@ -179,9 +179,3 @@ async def test_shutting_down_while_an_engine_starts_anew_leaves_nothing(tiny_lla
         await asyncio.sleep(0.5)
         pids = [status.pid for status in engine.engines]
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-
-
-@pytest.mark.slow
-async def test_settings_that_do_not_fit_are_refused_in_the_words_of_one_engine(tiny_llama: Path):
-    with pytest.raises(EngineStartError, match="^the KV cache is too small for one request"):
-        await AsyncEngine.start(make_args(tiny_llama, num_kv_blocks=4, max_model_len=512))

@@ -11,6 +11,7 @@ import pytest
 
 from atom_core import EngineStartError, InvalidRequestError, LLMEngine, SamplingParams, StructuredOutputParams
 from atom_core.config import ConfigError
+from child_processes import children_of
 
 SMALL = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 16, "num_threads": 1, "seed": 0}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -105,6 +106,8 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tiny_llama: Path):
 
 
 @pytest.mark.slow
-def test_a_start_that_fails_leaves_no_process(tiny_llama: Path):
+def test_a_start_that_fails_has_the_words_of_one_engine_and_leaves_no_process(tiny_llama: Path):
+    before = children_of(os.getpid(), "core_process")
     with pytest.raises(EngineStartError, match="^the KV cache is too small for one request"):
         LLMEngine(str(tiny_llama), data_parallel_size=2, **SMALL | {"num_kv_blocks": 4}, max_model_len=512)
+    assert children_of(os.getpid(), "core_process") == before

@@ -256,8 +256,8 @@ def test_drafts_by_prediction_layers_of_whole_experts_change_no_token(ranks, tin
 
 
 @pytest.mark.slow
-def test_four_ranks_of_whole_experts_give_the_tokens_of_one(tiny_family, expected):
-    with make_engine(tiny_family("minimax_m2"), tensor_parallel_size=4, enable_expert_parallel=True) as engine:
+def test_four_ranks_of_whole_experts_give_the_tokens_of_one(four_ranks, tiny_family, expected):
+    with make_engine(tiny_family("minimax_m2"), four_ranks, enable_expert_parallel=True) as engine:
         assert outputs(engine) == expected("minimax_m2")
 
 

@@ -14,7 +14,7 @@ from atom_models.weights.safetensors_source import read_headers
 from published_catalog import CHECKPOINTS
 from published_checkpoints import PublishedCheckpoint, expand
 
-# One of each number format: going through all of their tensors takes seconds.
+# One of each number format. Their first layers have all experts; the tensors of all of both would take half a minute.
 WHOLE = ["deepseek-ai/DeepSeek-V3.2", "moonshotai/Kimi-K2-Thinking", "amd/DeepSeek-R1-0528-MXFP4"]
 LARGE = [name for name, published in CHECKPOINTS.items() if "experts.{" in "".join(published.linears)]
 
@@ -44,8 +44,8 @@ def test_so_is_every_tensor_of_the_first_layers_of_large_mixtures(name: str, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
-def test_so_is_every_tensor_of_all_layers(name: str, tmp_path: Path):
-    check(CHECKPOINTS[name], tmp_path)
+def test_so_is_every_tensor_of_all_layers_with_fewer_experts(name: str, tmp_path: Path):
+    check(CHECKPOINTS[name].few_experts(16), tmp_path)
 
 
 @pytest.mark.parametrize(

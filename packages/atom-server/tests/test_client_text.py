@@ -93,20 +93,19 @@ def marks_in_memory() -> set[bytes]:
     return found
 
 
-@pytest.mark.parametrize("number", [40, pytest.param(250, marks=pytest.mark.slow)])
-def test_nothing_that_a_client_sends_is_remembered_without_end(server, monkeypatch, number):
-    """Grammars that were compiled are remembered, up to a number; nothing else."""
+def test_nothing_that_a_client_sends_is_remembered_without_end(server, monkeypatch):
+    """Grammars that were compiled are remembered, up to a number; nothing else: 13 texts would show more."""
     monkeypatch.setattr(server.engine._inputs._grammars, "_max_grammars", 8)
-    statuses = send_all(server, (f"zq{index}qz" for index in range(number)))
+    statuses = send_all(server, (f"zq{index}qz" for index in range(40)))
     assert {200, 404} <= set(statuses) <= {200, 400, 404, 415}
     server.wait_until_idle(60)
     assert len(marks_in_memory()) <= 8 + 4
 
 
 @pytest.mark.slow
-def test_two_thousand_ids_salts_and_headers_leave_nothing_behind(server):
-    statuses = send_all(server, (f"zq{index}qz" for index in range(2000)), most=1)
-    assert statuses == [200] * 2000
+def test_three_hundred_ids_salts_and_headers_leave_nothing_behind(server):
+    statuses = send_all(server, (f"zq{index}qz" for index in range(300)), most=1)
+    assert statuses == [200] * 300
     server.wait_until_idle(60)
     # Python's urllib remembers the last 128 URLs that it split.
     assert len(marks_in_memory()) <= 128 + 4

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -10,19 +12,16 @@ import sys
 
 import pytest
 
-from atom_core import EngineArgs
+from atom_core import EngineArgs, LLMEngine
 from atom_core.config import ConfigError
+from atom_core.failure import Failure
 from atom_server import ServerOptions
 from atom_server.cli.endings import failure_of
 from atom_server.cli.main import build_parser, main
+from atom_server.examples import simple_inference
 from quantized_checkpoints import PUBLISHED, write_quantized
 
 FLOAT32 = ("--dtype", "float32", "--num-threads", "1", "--num-kv-blocks", "64")
-
-
-def run(*arguments, module="atom_server", text=None):
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, input=text, check=False)
 
 
 def last_line(stderr):
@@ -138,7 +137,11 @@ def test_a_wrong_flag_is_answered_without_a_wall_of_usage(capsys):
 
 
 class TestModelsThatCannotBeLoaded:
-    """Each ends with a non-zero code and the cause as the last line, whatever the engine's process says before it."""
+    """Each ends with a non-zero code and the cause as the last line, whatever the engine's process says before it.
+
+    The process tells the server what `Failure.of` makes of the error. So it is started for one error of a model and one
+    of settings, and the others are asked of an engine in this process.
+    """
 
     @pytest.fixture
     def refuse(self, capfd):
@@ -154,11 +157,11 @@ class TestModelsThatCannotBeLoaded:
     def test_a_folder_without_a_config(self, refuse, tmp_path):
         assert "config.json" in refuse(tmp_path)
 
-    def test_an_unsupported_architecture(self, refuse, tiny_llama, tmp_path):
+    def test_an_unsupported_architecture(self, tiny_llama, tmp_path):
         model = self.copied(tiny_llama, tmp_path)
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchModel"]}))
-        assert "NoSuchModel" in refuse(model)
+        assert self.kind_of("NoSuchModel", model) == "model"
 
     def test_truncated_weights(self, refuse, tiny_llama, tmp_path):
         model = self.copied(tiny_llama, tmp_path)
@@ -166,17 +169,17 @@ class TestModelsThatCannotBeLoaded:
         weights.write_bytes(weights.read_bytes()[:-5000])
         assert weights.name in refuse(model)
 
-    def test_corrupt_weights(self, refuse, tiny_llama, tmp_path):
+    def test_corrupt_weights(self, tiny_llama, tmp_path):
         model = self.copied(tiny_llama, tmp_path)
         [weights] = model.glob("*.safetensors")
         weights.write_bytes(b"\xff" * 4096)
-        assert weights.name in refuse(model)
+        assert self.kind_of(weights.name, model) == "model"
 
-    def test_missing_weights(self, refuse, tiny_llama, tmp_path):
+    def test_missing_weights(self, tiny_llama, tmp_path):
         model = self.copied(tiny_llama, tmp_path)
         [weights] = model.glob("*.safetensors")
         weights.unlink()
-        assert "safetensors" in refuse(model)
+        assert self.kind_of("safetensors", model) == "model"
 
     def test_a_corrupt_gguf_file(self, refuse, tmp_path):
         (tmp_path / "x.gguf").write_bytes(b"GGUF" + b"\xff" * 64)
@@ -186,13 +189,19 @@ class TestModelsThatCannotBeLoaded:
         line = refuse(tiny_llama, "--num-kv-blocks", "2", "--max-model-len", "512", code=2)
         assert "max_model_len" in line or "block" in line
 
-    def test_a_cache_larger_than_the_machine(self, refuse, tiny_llama):
-        line = refuse(tiny_llama, "--num-kv-blocks", "1000000000", code=2)
-        assert "num_kv_blocks asks for" in line
+    def test_a_cache_larger_than_the_machine(self, tiny_llama):
+        assert self.kind_of("num_kv_blocks asks for", tiny_llama, num_kv_blocks=1_000_000_000) == "settings"
 
     def test_a_chat_template_that_does_not_parse(self, refuse, tiny_llama, tmp_path):
         (tmp_path / "bad.jinja").write_text("{% if %}")
         assert "does not parse" in refuse(tiny_llama, "--chat-template", tmp_path / "bad.jinja", code=2)
+
+    def kind_of(self, words, model, **settings):
+        """The kind of the failure that has these words."""
+        given = {"dtype": "float32", "num_threads": 1, "num_kv_blocks": 64} | settings
+        with pytest.raises(Exception, match=re.escape(words)) as caught:
+            LLMEngine(str(model), **given)
+        return Failure.of(caught.value).kind
 
     def copied(self, model, folder):
         return shutil.copytree(model, folder / "model")
@@ -211,11 +220,11 @@ def test_generate_refuses_what_cannot_be(tiny_llama, capfd):
     assert "temperature" in last_line(capfd.readouterr().err)
 
 
-def test_chat_answers_turn_after_turn(tiny_llama):
-    turns = "hello\n/clear\nhello again\n/exit\nnever read\n"
-    done = run("chat", "--model", tiny_llama, "--temperature", "0", "--max-tokens", "6", *FLOAT32, text=turns)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") >= 2
+def test_chat_answers_turn_after_turn(tiny_llama, capfd, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n/clear\nhello again\n/exit\nnever read\n"))
+    assert main(["chat", "--model", str(tiny_llama), "--temperature", "0", "--max-tokens", "6", *FLOAT32]) == 0
+    assert capfd.readouterr().out.count("\n") >= 2
+    assert sys.stdin.readline() == "never read\n"
 
 
 def test_plan_needs_the_config_alone(tiny_llama, tmp_path, capsys):
@@ -293,15 +302,15 @@ def test_a_path_is_asked_of_the_cache_and_nothing_is_downloaded(capsys):
     assert "atom models pull somebody/no-such-model" in capsys.readouterr().err
 
 
-def test_simple_inference_answers_four_prompts(tiny_llama):
-    flags = ("--model", tiny_llama, "--max-tokens", "4", *FLOAT32)
-    done = run(*flags, module="atom_server.examples.simple_inference")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Prompt: ") == done.stdout.count("Completion: ") == 4
+def test_simple_inference_answers_four_prompts(tiny_llama, capsys):
+    assert simple_inference.main(["--model", str(tiny_llama), "--max-tokens", "4", *FLOAT32]) == 0
+    out = capsys.readouterr().out
+    assert out.count("Prompt: ") == out.count("Completion: ") == 4
 
 
 def test_the_openai_server_module_is_atom_serve():
-    done = run("--help", module="atom_server.entrypoints.openai_server")
+    command = [sys.executable, "-m", "atom_server.entrypoints.openai_server", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     assert "--port" in done.stdout
     assert "--server-port" in done.stdout

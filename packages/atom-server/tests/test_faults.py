@@ -196,18 +196,28 @@ def test_the_end_of_a_terminal_drains(serve_process):
         assert exit_code(running, 20) == 0
 
 
-def test_a_drain_under_load_finishes_what_runs_and_refuses_the_rest(serve_process):
+def test_sigterm_lets_what_runs_finish_and_refuses_the_rest(serve_process):
+    asked = ENDLESS | {"max_tokens": 100}
     with serve_process() as running:
-        streams = [Stream(running.url, ENDLESS | {"max_tokens": 100}) for _ in range(12)]
+        whole = Stream(running.url, asked)
+        whole.finish()
+        streams = [Stream(running.url, asked) for _ in range(12)]
         # The engine stands still while this looks: else all may be over before.
         os.kill(engine_pid(running), signal.SIGSTOP)
         running.process.send_signal(signal.SIGTERM)
         seconds_until(lambda: httpx.get(running.url + "/ready").status_code == 503)
-        assert post(running).status_code == 503
+        refused = post(running)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.json()["error"]["code"] == "shutting_down"
+        assert health(running) == 200
         os.kill(engine_pid(running), signal.SIGCONT)
         assert all(stream.finish()[-1] == "data: [DONE]" for stream in streams)
         assert not any("error" in event for stream in streams for event in stream.events)
+        assert {stream.text for stream in streams} == {whole.text}
         assert exit_code(running, 30) == 0
+        running.wait_for_text()
+        assert "Traceback" not in running.text
 
 
 def test_a_checkpoint_that_changes_while_it_is_served_changes_no_answer(serve_process, tiny_llama, tmp_path):

@@ -25,28 +25,6 @@ def open_server(serve_process):
         yield running
 
 
-def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(serve_process):
-    with serve_process() as running:
-        whole = Stream(running.url)
-        whole.finish()
-        stream = Stream(running.url)
-        running.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 5
-        while (answer := post(running)).status_code != 503 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert answer.status_code == 503
-        assert int(answer.headers["retry-after"]) > 0
-        assert answer.json()["error"]["code"] == "shutting_down"
-        assert httpx.get(running.url + "/health").status_code == 200
-        assert httpx.get(running.url + "/ready").status_code == 503
-        events = stream.finish()
-        assert events[-1] == "data: [DONE]"
-        assert stream.text == whole.text
-        assert exit_code(running, 20) == 0
-        running.wait_for_text()
-        assert "Traceback" not in running.text
-
-
 def test_what_does_not_finish_in_time_is_aborted_with_an_error_event(serve_process):
     with serve_process("--drain-timeout", "0.05") as running:
         stream = Stream(running.url, ENDLESS | {"n": 16, "temperature": 1})

@@ -82,7 +82,7 @@ def _bench_op(
 def measure_roofline(platform: Platform) -> Roofline:
     """About a second: sums of arrays of several sizes, and a square matmul in the preferred dtype."""
     arrays = [torch.ones((size << 20) // 4, device=platform.device) for size in _ARRAY_MIB]
-    size = 8192 if arrays[0].is_cuda else 1536
+    size = 8192 if arrays[0].is_cuda else 1024
     square = torch.ones(size, size, device=platform.device, dtype=getattr(torch, platform.preferred_dtype))
     times = time_interleaved([array.sum for array in arrays] + [lambda: square @ square], platform, 1.0)
     read_rates = tuple((array.nbytes, array.nbytes / seconds) for array, seconds in zip(arrays, times, strict=False))

@@ -59,6 +59,8 @@ class Rules:
 
     def first_match(self, name: str) -> str | None:
         """The first rule that means the layer."""
+        if not self._rules:
+            return None
         spellings = list(_spellings(name))
         texts = (text for spelling in spellings for text in self._texts(spelling))
         places = [self._places[text] for text in texts if text in self._places]
