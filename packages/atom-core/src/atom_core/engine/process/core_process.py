@@ -6,6 +6,7 @@ It reads one `EngineStart` as a line of JSON from standard input, which stays op
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -102,6 +103,8 @@ def _start_core(start: EngineStart) -> EngineCore:
 
     args = EngineArgs.from_keywords(**start.settings)
     started = time.perf_counter()
+    # Whoever starts a process waits until it is ready.
+    args = dataclasses.replace(args, warmup=args.warmup or "full")
     config = resolve(args, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
     resolved = time.perf_counter() - started
     core = EngineCore(config)
