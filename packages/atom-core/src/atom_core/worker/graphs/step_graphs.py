@@ -79,7 +79,7 @@ class StepGraphs:
     @property
     def is_awaited(self) -> bool:
         """Whether a step came whose graph was not captured yet."""
-        return self._awaited is not None
+        return self._awaited is not None and self._awaited not in self._models
 
     def capture_next(self) -> bool:
         """Capture a shape that is left; False where none is.
@@ -90,8 +90,6 @@ class StepGraphs:
         if not left:
             return False
         shape = self._awaited if self._models and self._awaited in left else left[0]
-        if shape == self._awaited:
-            self._awaited = None
         with self._cost.count():
             self._capture_shape(shape)
         if len(self._models) == len(self._shapes.all):

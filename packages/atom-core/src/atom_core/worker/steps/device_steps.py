@@ -99,8 +99,8 @@ class DeviceSteps:
         self.is_preparing = True
         try:
             self._compilation.compile_decodes()
-            if self._graphs.is_awaited and self._pieces.has_largest:
-                return self._graphs.capture_next()
+            if self._graphs.is_awaited and self._pieces.has_largest and self._graphs.capture_next():
+                return True
             return self._pieces.capture_next() or self._graphs.capture_next()
         except Exception as error:
             self._do_without_graphs(error)

@@ -110,7 +110,8 @@ class StepLimits:
         """Whether service can meet such a step."""
         num_samples = sum(rows.count * (1 + rows.num_drafts) for rows in variant.rows)
         return (
-            variant.num_reqs <= self.max_num_seqs
+            min(min(rows.count, rows.num_new, rows.num_cached + 1) for rows in variant.rows) > 0
+            and variant.num_reqs <= self.max_num_seqs
             and variant.num_tokens <= self.max_num_tokens
             and variant.longest <= self.max_model_len
             and num_samples <= max(self.max_num_samples, self.max_num_seqs)
@@ -165,14 +166,16 @@ def _decodes(limits: StepLimits) -> Iterator[Variant]:
 def _mixed(limits: StepLimits) -> Iterator[Variant]:
     """Decodes beside a prompt, of which nothing or a beginning is cached."""
     cached = limits.block_size
+    short = BESIDE[0]
     for count in sorted({*EDGES, limits.max_num_seqs - 1}):
-        for size in BESIDE:
+        # Long ones take a while, and what is told apart by decodes is so beside short ones too.
+        for size in BESIDE if count in (1, 33, limits.max_num_seqs - 1) else (short,):
             for num_cached in (0, cached):
                 behind = " behind cached tokens" if num_cached else ""
                 rows = (Rows(count, cached, 1), Rows(1, num_cached, size))
                 yield Variant(f"{count} decodes beside a prompt of {size}{behind}", rows)
     for number in range(1, limits.num_drafts + 1):
-        rows = (Rows(2, cached, 1 + number, number), Rows(1, 0, BESIDE[0]))
+        rows = (Rows(2, cached, 1 + number, number), Rows(1, 0, short))
         yield Variant(f"decodes with {number} drafts beside a prompt", rows)
 
 

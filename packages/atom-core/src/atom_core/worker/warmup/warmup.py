@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from atom_core.worker.cache.device_memory import give_memory_back
 from atom_core.worker.model.compilation import CompilationWatch
 from atom_core.worker.warmup.steps_of_nobody import StepsOfNobody
 from atom_core.worker.warmup.variants import Variant
@@ -16,9 +17,10 @@ logger = logging.getLogger(__name__)
 class Warmup:
     """What is left to do before no step waits for a compiler.
 
-    Where nobody waits for slices, the kernels of all variants are compiled first, side by side and without a launch.
-    Then graphs are captured, and then each variant is run once: its first launch would load what it needs onto the
-    device. Between steps graphs come first, since steps are slow without them.
+    Before there are requests, the kernels of all variants are compiled first, side by side and without a launch. Not
+    later: graphs would be replayed then over a batch that nobody built, and write where requests read. Then graphs are
+    captured, without which steps are slow, and then each variant is run once: its first launch would compile, or load
+    onto the device, what it needs.
 
     Args:
         variants: the steps that service can meet; none where nothing is compiled or captured for them.
@@ -26,7 +28,7 @@ class Warmup:
         capture_next: captures a graph; False where none is left.
         watch: is told that what is compiled now keeps no request waiting.
         compiles_ahead: kernels can be compiled without launching them.
-        at_once: a slice may take as long as compiling all kernels does. Else each variant has a slice.
+        at_once: there are no requests before all is done.
 
     Attributes:
         variants: those that service can meet.
@@ -46,7 +48,6 @@ class Warmup:
         self.variants = tuple(variants)
         self.is_running = False
         self._steps, self._capture_next, self._watch = steps, capture_next, watch
-        self._compiles_ahead = compiles_ahead
         self._to_compile = self.variants if compiles_ahead and at_once else ()
         self._captures = True
         self._to_run = list(self.variants)
@@ -62,18 +63,14 @@ class Warmup:
 
     def _do_next(self) -> bool:
         if self._to_compile:
-            self._compile(self._to_compile)
+            compile_ahead(lambda: [self._try(variant) for variant in self._to_compile])
             self._to_compile = ()
+            give_memory_back()  # a capture can take none of what only waits to be used again
         elif self._captures:
             self._captures = self._capture_next()
         elif (variant := self._take()) is not None:
-            if self._compiles_ahead:
-                self._compile((variant,))
             self._try(variant, waits=True)
         return self._captures or bool(self._to_run)
-
-    def _compile(self, variants: Iterable[Variant]) -> None:
-        compile_ahead(lambda: [self._try(variant) for variant in variants])
 
     def _take(self) -> Variant | None:
         """The next that has room beside the open requests. The others are given up where none has."""
