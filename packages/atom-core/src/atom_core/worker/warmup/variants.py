@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from atom_core.messages import SamplingParams
 
-# Rows on both sides of every number from which on a linear, a sampler or attention has another kernel. None is more than
-# twice the one before it: kernels that share work among requests are told apart by powers of two of their number.
+# Rows on both sides of every number from which on a linear, a sampler or attention has another kernel. None is more
+# than twice the one before: kernels that share work among requests are told apart by powers of two of their number.
 EDGES = (
     *(1, 2, 3, 4, 6, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128, 129, 192, 256, 257, 384, 512),
     *(1024, 2048, 4096, 8192),
