@@ -26,7 +26,7 @@ from repeated_work import Repeated
 
 pytest.importorskip("transformers")
 
-GRAPHS = CompileConfig(graph_mode="full-and-piecewise", capture_sizes=(1, 2, 4, 40), warmup="full")
+GRAPHS = CompileConfig(capture_sizes=(1, 2, 4, 40))
 LENGTHS = (1, 2, 7, 15, 16, 17, 31, 40, 63, 64, 65, 100, 129, 200, 255, 300)
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
@@ -85,13 +85,15 @@ def specialization(kernel: Any, arguments: Sequence[Any], options: dict[str, Any
     )
 
 
-def make_core(folder: Path, warmup: Any, **settings: Any) -> tuple[EngineCore, Recording]:
+def make_core(
+    folder: Path, warmup: Any, graph_mode: Any = "full-and-piecewise", **settings: Any
+) -> tuple[EngineCore, Recording]:
     args = EngineArgs(
         model=str(folder), dtype="bfloat16", num_threads=1, max_num_seqs=40, max_num_batched_tokens=256,
         num_kv_blocks=400, max_model_len=512, **settings,
     )  # fmt: skip
     config = resolve(args, open_model(args))
-    config = dataclasses.replace(config, compile=dataclasses.replace(GRAPHS, warmup=warmup))
+    config = dataclasses.replace(config, compile=dataclasses.replace(GRAPHS, warmup=warmup, graph_mode=graph_mode))
     runner = Recording(config)
     return EngineCore(config, InlineExecutor(runner)), runner
 
@@ -125,9 +127,14 @@ def serve_all(core: EngineCore) -> None:
             assert news.error is None
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "qwen3_next"])
-def test_service_launches_nothing_that_a_full_warm_up_did_not(family: str, tiny_family: Callable[[str], Path]) -> None:
-    known, later, stats, captured = serve(tiny_family(family), "full")
+@pytest.mark.parametrize(
+    ("family", "graph_mode"),
+    [("qwen3", "none"), ("qwen3_moe", "full-and-piecewise"), ("qwen3_next", "full-and-piecewise")],
+)
+def test_service_launches_nothing_that_a_full_warm_up_did_not(
+    family: str, graph_mode: str, tiny_family: Callable[[str], Path]
+) -> None:
+    known, later, stats, captured = serve(tiny_family(family), "full", graph_mode=graph_mode)
     assert later == set()
     assert len(known) > 20
     assert (captured, stats.num_late_captures) == (0, 0)
