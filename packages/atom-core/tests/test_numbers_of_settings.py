@@ -374,6 +374,7 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
         cudagraph_mode="full",
         cudagraph_capture_sizes=(7, 2, 2),
         batch_invariant=True,
+        warmup="background",
         structured_output_backend="llguidance",
         jump_forward=False,
         torch_profiler_dir="d",
@@ -400,7 +401,9 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
         3.0,
     )
     assert config.parallel == ParallelConfig(3, 2, 2, 1)
-    assert config.compile == CompileConfig(2, "full", (2, 7), graphs_required=True, batch_invariant=True)
+    assert config.compile == CompileConfig(
+        2, "full", (2, 7), graphs_required=True, batch_invariant=True, warmup="background"
+    )
     assert (config.profiler.directory, config.profiler.mark_trace, config.device) == ("d", True, "cuda")
     assert (config.structured_output.backend, config.structured_output.jump_forward) == ("llguidance", False)
     assert config.choices == ()
@@ -416,6 +419,7 @@ def test_what_is_open_on_a_gpu_is_chosen_with_a_line(resolved, gpus: Platform, m
     assert lines["num_threads"] == "4: the cores this process may use, shared by 2 ranks"
     assert lines["cudagraph_mode"] == "full-and-piecewise: decode steps of up to 24 requests are captured"
     assert lines["max_num_batched_tokens"] == "16384: large steps keep a GPU busy"
+    assert lines["warmup"] == "none: kernels are compiled, and graphs captured, when steps need them"
     assert lines["max_model_len"].endswith("the model's own")
 
 

@@ -151,6 +151,8 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
     wants_graphs = args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None
     has_graphs = traits_of(platform.device).has_graphs
     warmup = cast("Warmup", args.warmup or "none")
+    if args.warmup is None and has_graphs:
+        choices.append("warmup = none: kernels are compiled, and graphs captured, when steps need them")
     if wants_graphs and not has_graphs:
         raise ConfigError("cudagraph_mode and cudagraph_capture_sizes are for GPUs, and there is none: leave them out")
     if wants_graphs and args.enforce_eager:

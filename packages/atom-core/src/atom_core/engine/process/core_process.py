@@ -104,8 +104,11 @@ def _start_core(start: EngineStart) -> EngineCore:
     args = EngineArgs.from_keywords(**start.settings)
     started = time.perf_counter()
     # Whoever starts a process waits until it is ready.
-    args = dataclasses.replace(args, warmup=args.warmup or "full")
-    config = resolve(args, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
+    waited_for = dataclasses.replace(args, warmup=args.warmup or "full")
+    config = resolve(waited_for, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
+    if args.warmup is None and config.device != "cpu":
+        line = "warmup = full: requests come once the server is ready, and then wait for no compiler"
+        config = dataclasses.replace(config, choices=(*config.choices, line))
     resolved = time.perf_counter() - started
     core = EngineCore(config)
     core.info.timings.update({"import torch, probe the machine": resolved})
