@@ -73,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
     if unknown:
         print(f"unknown scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
+    if "served" in options.scenarios and len(options.scenarios) > 1:
+        print("served has a result file of its own: measure it in a call of its own", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, _exit)
     options.max_model_len = options.max_model_len or longest_request(options)
     ceilings = measure_ceilings()

@@ -60,6 +60,9 @@ def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> 
         sessions += [Session(["speculation"], caches, has_drafts=has_drafts) for has_drafts in (False, True)]
     if "served" in options.scenarios:
         sessions += [Session(["served"], state, engine_options=settings) for state in ("cold", "warm")]
+        for given in options.variant if engine == "atom" else ():
+            label = " ".join(given)
+            sessions.append(Session(["served"], "warm", engine_options=settings | settings_of(given), label=label))
     if engine == "atom" and not options.in_vllm:
         if "speculation" in options.scenarios:
             parts = ([NEVER_RIGHT], ["speculation"])

@@ -66,6 +66,11 @@ def test_all_sessions_of_ours_are_measured_and_a_peer_that_is_not_there_is_told(
     assert "| as it comes" in printed
 
 
+def test_servers_are_not_measured_beside_other_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu", "decode", "served"]) == 2
+    assert "measure it in a call of its own" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_servers_are_measured_with_cold_and_warm_caches_and_a_peer_that_is_not_there_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

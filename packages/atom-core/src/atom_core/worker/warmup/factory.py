@@ -11,6 +11,9 @@ from atom_core.worker.warmup.variants import StepLimits, Variant, step_variants
 from atom_core.worker.warmup.warmup import Warmup
 from atom_models.groups import WHOLE
 
+# Tokens of a step beside requests that run: more take longer, and launch what these do.
+SLICE_TOKENS = 2048
+
 
 def make_warmup(config: EngineConfig, running: RunningModel, loaded: LoadReport, watch: CompilationWatch) -> Warmup:
     """The warm-up of a model that runs; with no variants where steps compile nothing, or it has some layers alone."""
@@ -48,4 +51,8 @@ def _variants(config: EngineConfig, running: RunningModel, loaded: LoadReport) -
         drafts_by_model=speculation is not None and speculation.is_by_model,
         max_num_samples=config.max_num_samples,
     )
-    return step_variants(limits, running.model.sizes_told_apart(limits.max_num_tokens))
+    told_apart = set(running.model.sizes_told_apart(limits.max_num_tokens))
+    variants = step_variants(limits, told_apart)
+    if config.compile.warmup == "background":
+        return [found for found in variants if found.num_tokens <= SLICE_TOKENS or found.num_tokens in told_apart]
+    return variants
