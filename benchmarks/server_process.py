@@ -28,7 +28,7 @@ class ServerProcess:
         port: where it will listen.
         ready: the path that is answered with 200 when it is.
         start_seconds: the time that it has for this.
-        environment: of its process; None is that of this one.
+        environment: what its process gets; None is what this one has.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any
 from benchmarks.gpu.models import write_config
 from benchmarks.gpu.plugin import plugin_path
 from benchmarks.gpu.processes import told_by
-from benchmarks.gpu.settings import environment_of
+from benchmarks.gpu.settings import environment_of, own_environment
 from benchmarks.gpu.workloads import NEVER_RIGHT
 
 
@@ -130,7 +129,7 @@ def _run(
     worker = "benchmarks.gpu.served.worker" if is_served else "benchmarks.gpu.worker"
     command = [sys.executable, "-m", worker, json.dumps(settings)]
     logs = None if options.logs is None else options.logs / f"{model.name}-{engine}-{session.scenarios[0]}.txt"
-    environment = dict(os.environ) if is_served else environment_of(engine, options.peer_path, caches, plugin)
+    environment = own_environment() if is_served else environment_of(engine, options.peer_path, caches, plugin)
     yield from told_by(command, environment, seconds=options.seconds, log=logs)
 
 

@@ -30,7 +30,7 @@ def served_figures(
     more of is what the first one waited for.
 
     Args:
-        seconds: of each part.
+        seconds: how long each part lasts.
         caches: what the start found of earlier compiling.
         late: what steps have waited for so far.
     """

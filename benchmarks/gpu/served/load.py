@@ -25,7 +25,7 @@ class Workload:
     Attributes:
         name: in words.
         at_a_time: streams that are open.
-        tokens_in, tokens_out: of a request.
+        tokens_in, tokens_out: what a request has.
         num_shared: tokens with which all prompts begin.
     """
 
@@ -74,7 +74,7 @@ class Part:
     Attributes:
         streams: all that began.
         began, ended: by `time.perf_counter`.
-        tokens_out: of a whole answer.
+        tokens_out: how many a whole answer has.
     """
 
     streams: Sequence[Stream]

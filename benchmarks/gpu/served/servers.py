@@ -31,8 +31,8 @@ def start_server(
     """The server of "atom" or "vllm" over dummy weights; returns when it says that it is ready.
 
     Args:
-        settings: of ours, by name.
-        environment: of the process.
+        settings: what ours is given beside the limits, by name.
+        environment: what the process of the server gets.
     """
     port = free_port()
     limits = {

@@ -6,7 +6,6 @@ Operators of ours are opaque to the compiler: it sees one node for each, and can
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -63,7 +62,7 @@ class CompilationWatch:
 
     def __init__(self) -> None:
         self.is_running, self.num_late = False, 0
-        self._is_early, self._thread = False, threading.get_ident()
+        self._is_early = False
 
     def watch_torch(self) -> None:
         """Ask torch to tell of every compilation."""
@@ -73,18 +72,10 @@ class CompilationWatch:
         callback_handler.register_end_callback(partial(self._set, False))
 
     def watch_triton(self) -> None:
-        """Ask Triton to tell of every kernel that this thread meets for the first time; not others' threads."""
-        from triton import knobs
+        """Ask Triton to tell of every kernel that this thread meets for the first time."""
+        from atom_kernels.triton.compile_watch import watch_compilations
 
-        self._thread, before = threading.get_ident(), knobs.compilation.listener
-
-        def tell(**compiled: Any) -> None:
-            if threading.get_ident() == self._thread:
-                self.num_late += not self._is_early
-            if before is not None:
-                before(**compiled)
-
-        knobs.compilation.listener = tell
+        watch_compilations(self._count)
 
     @contextmanager
     def early(self) -> Iterator[None]:
@@ -97,7 +88,11 @@ class CompilationWatch:
 
     def _set(self, is_running: bool, *_: object) -> None:
         self.is_running = is_running
-        self.num_late += is_running and not self._is_early
+        if is_running:
+            self._count()
+
+    def _count(self) -> None:
+        self.num_late += not self._is_early
 
 
 def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:
