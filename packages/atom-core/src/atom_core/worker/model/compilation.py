@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -101,7 +102,8 @@ def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:
 
 
 def _key(config: EngineConfig, rank: int) -> str:
-    model, compiled, parallel = config.model, config.compile, config.parallel
+    # When it is compiled changes nothing of it.
+    model, compiled, parallel = config.model, replace(config.compile, warmup="none"), config.parallel
     facts = [
         *(str(part) for part in (model.architecture, model.dtype, model.max_model_len, config.cache, compiled)),
         _digest([model.path / "config.json"]),
