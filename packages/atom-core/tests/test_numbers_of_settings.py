@@ -73,6 +73,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "level": (0, (0, 1, 2, 3)),
     "cudagraph_mode": (None, ("none", "piecewise", "full", "full-and-piecewise")),
     "cudagraph_capture_sizes": (None,),
+    "warmup": (None, ("none", "background", "full")),
     "batch_invariant": (False, BOOLEANS),
     "method": (None,),
     "draft_model": (None,),
@@ -485,7 +486,7 @@ def test_ranks_of_all_engines_are_counted_and_named():
 
 
 def test_sections_that_nobody_filled_ask_for_nothing():
-    assert CompileConfig() == CompileConfig(0, "none", (), graphs_required=False, batch_invariant=False)
+    assert CompileConfig() == CompileConfig(0, "none", (), graphs_required=False, batch_invariant=False, warmup="none")
     assert ProfilerConfig() == ProfilerConfig(None, more=False, mark_trace=False)
     model = ModelConfig("n", Path("p"), "a", "float32", 8, False, 9, ())
     assert (model.quantization, model.model_impl, model.load_dummy, model.seed) == ("auto", "auto", False, 0)
