@@ -129,7 +129,7 @@ def serve_all(core: EngineCore) -> None:
 
 @pytest.mark.parametrize(
     ("family", "graph_mode"),
-    [("qwen3", "none"), ("qwen3_moe", "full-and-piecewise"), ("qwen3_next", "full-and-piecewise")],
+    [("qwen3", "none"), ("qwen3_moe", "full-and-piecewise")],
 )
 def test_service_launches_nothing_that_a_full_warm_up_did_not(
     family: str, graph_mode: str, tiny_family: Callable[[str], Path]
