@@ -12,13 +12,14 @@ from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.headlines import headlines
 from benchmarks.gpu.hosts import with_quick_host
+from benchmarks.gpu.served.table import served_table
 from benchmarks.gpu.tables import gpu_table
 from benchmarks.kernels import page as kernels_page
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = (
     *("offline", "overhead", "http", "blocks", "busy", "kernels", "gpu", "gpu-quick-host", "gpu-in-vllm", "served"),
-    *("vllm", "masks", "mask-steps", "speculation", "gpu-speculation", "acceptance"),
+    *("vllm", "masks", "mask-steps", "speculation", "gpu-speculation", "gpu-served", "acceptance"),
 )
 # What stands above each table of the README.
 README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
@@ -90,7 +91,9 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
         readme = report.fill_marks(readme, [headlines(engines)], "gpu")
         written |= gpu_page.page(engines, found["kernels"], options.gpu, options.images)
         served = [report.served_table(document) for document in found["served"]]
+        first = [served_table(document) for document in found["gpu-served"]]
         written[options.gpu] = report.fill_marks(written[options.gpu], served, "served")
+        written[options.gpu] = report.fill_marks(written[options.gpu], first, "first seconds")
     if found["vllm"]:
         tables = [report.vllm_table(document) for document in found["vllm"]]
         text = report.fill_marks(options.vllm.read_text(), tables)

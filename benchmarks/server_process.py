@@ -1,4 +1,4 @@
-"""``atom serve`` in a process of its own, for what is measured from outside."""
+"""Servers in processes of their own, for what is measured from outside."""
 
 from __future__ import annotations
 
@@ -9,24 +9,42 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import machine
 
 
-class Server:
-    """A server on a free port of this machine; `flags` are those of `atom serve`."""
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
 
-    def __init__(self, model: Path, flags: Sequence[str], *, start_seconds: float = 120.0) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        place = ["--model", str(model), "--server-port", str(self.port), "--log-level", "warning"]
-        command = [sys.executable, "-m", "atom_server", "serve", *place, *flags]
+
+class ServerProcess:
+    """A server that `command` starts, once it says that it is ready.
+
+    Args:
+        port: where it will listen.
+        ready: the path that is answered with 200 when it is.
+        start_seconds: the time that it has for this.
+        environment: what its process gets; None is what this one has.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        *,
+        ready: str = "/ready",
+        start_seconds: float = 120.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port, self._ready = port, ready
         self._folder = tempfile.TemporaryDirectory()
         self._log = Path(self._folder.name) / "server.log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + start_seconds
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -44,12 +62,26 @@ class Server:
     def close(self) -> None:
         """End the process."""
         self._process.terminate()
-        self._process.wait(timeout=30)
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=30)
         self._folder.cleanup()
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{self._ready}", timeout=5) as answer:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False
+
+
+class Server(ServerProcess):
+    """``atom serve`` on a free port of this machine; `flags` are its own."""
+
+    def __init__(self, model: Path, flags: Sequence[str], *, start_seconds: float = 120.0) -> None:
+        port = free_port()
+        place = ["--model", str(model), "--server-port", str(port), "--log-level", "warning"]
+        command = [sys.executable, "-m", "atom_server", "serve", *place, *flags]
+        super().__init__(command, port, start_seconds=start_seconds)

@@ -13,6 +13,7 @@ from benchmarks import machine, report
 from benchmarks.gpu import tables
 from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.models import MODELS
+from benchmarks.gpu.served.table import served_table
 from benchmarks.gpu.summary import summarize
 from benchmarks.gpu.workloads import SCENARIOS
 
@@ -37,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--long-batch-sizes", type=int, nargs="+", default=[1, 8, 32], help="of the long decodes")
     parser.add_argument("--long-contexts", type=int, nargs="+", default=[8192, 32768], help="of the long decodes")
     parser.add_argument("--in-flight", type=int, default=64, help="requests at a time of the closed loop")
+    parser.add_argument("--streams", type=int, default=128, help="that are open at a time before a server (served)")
+    parser.add_argument(
+        "--window", type=float, default=9.0, help="seconds of each of the six parts of a server's load (served)"
+    )
     parser.add_argument("--num-layers", type=int, help="layers of the model, where all of them do not fit")
     parser.add_argument(
         "--tensor-parallel-size", "-tp", type=int, default=1, help="GPUs that share each layer, of both"
@@ -69,13 +74,17 @@ def run(options: argparse.Namespace) -> int:
     if unknown:
         print(f"unknown scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
+    if "served" in options.scenarios and len(options.scenarios) > 1:
+        print("served has a result file of its own: measure it in a call of its own", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, _exit)
     options.max_model_len = options.max_model_len or longest_request(options)
     ceilings = measure_ceilings()
     document: dict[str, Any] = {
         "benchmark": _name(options),
         "machine": machine.describe(options.commit) | {"device": ceilings.device},
-        "settings": {"dtype": "bfloat16", "max_model_len": options.max_model_len, "repeats": options.repeats},
+        "settings": {"dtype": "bfloat16", "max_model_len": options.max_model_len, "repeats": options.repeats}
+        | ({"streams": options.streams, "window": options.window} if "served" in options.scenarios else {}),
         "copy_tb_per_s": round(ceilings.copy_bytes_per_second / 1e12, 3),
         "matmul_tflop_per_s": round(ceilings.operations_per_second / 1e12, 1),
         "results": [],
@@ -94,7 +103,8 @@ def run(options: argparse.Namespace) -> int:
             report.save(document, path)  # whatever ends this run, what is known is kept
         before = document | {}
     variants = tables.variants_table(document["results"], lambda label: True)
-    table = gains_table(document) if document["benchmark"] == "gpu-speculation" else tables.gpu_table(document)
+    makers = {"gpu-speculation": gains_table, "gpu-served": served_table}
+    table = makers.get(document["benchmark"], tables.gpu_table)(document)
     print("\n\n".join(filter(None, (table, variants))))
     print(f"\nwritten: {path}")
     return 0
@@ -104,7 +114,8 @@ def _name(options: argparse.Namespace) -> str:
     """The kind of result: what is measured in other ways than the rest has a file of its own."""
     if options.in_vllm:
         return "gpu-in-vllm"
-    return "gpu-speculation" if options.scenarios == ["speculation"] else "gpu"
+    apart = {"speculation": "gpu-speculation", "served": "gpu-served"}
+    return apart.get(" ".join(options.scenarios), "gpu")
 
 
 def longest_request(options: argparse.Namespace) -> int:

@@ -17,6 +17,11 @@ VLLM = {
 CACHES = ("TRITON_CACHE_DIR", "ATOM_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "VLLM_CACHE_ROOT")
 
 
+def own_environment() -> dict[str, str]:
+    """This process's own."""
+    return dict(os.environ)
+
+
 def environment_of(
     engine: str, peer_path: str | None, kernel_cache: Path | None, plugin_path: str | None = None
 ) -> dict[str, str]:
@@ -24,7 +29,7 @@ def environment_of(
 
     With a `plugin_path`, "atom" is vLLM with our plugin on that path, and "vllm" is vLLM without it.
     """
-    environment = dict(os.environ)
+    environment = own_environment()
     if engine != "atom" or plugin_path:
         environment = VLLM | environment
         if peer_path:

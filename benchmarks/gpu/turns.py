@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.gpu.models import write_config
 from benchmarks.gpu.plugin import plugin_path
 from benchmarks.gpu.processes import told_by
-from benchmarks.gpu.settings import environment_of
+from benchmarks.gpu.settings import environment_of, own_environment
 from benchmarks.gpu.workloads import NEVER_RIGHT
 
 
@@ -45,7 +45,7 @@ def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> 
     """The processes of a turn: what needs settings of its own gets one, and is not repeated by a later turn."""
     settings = settings_of(options.engine_option) if engine == "atom" else {}
     caches = "warm" if options.cold else "as found"
-    special = {"prefix", "speculation", *(() if is_first else ("profile",))}
+    special = {"prefix", "speculation", "served", *(() if is_first else ("profile",))}
     main = Session([name for name in options.scenarios if name not in special], caches, engine_options=settings)
     if not is_first:
         return [main] if main.scenarios else []
@@ -57,13 +57,18 @@ def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> 
         sessions.append(Session(["prefix"], prefix_caching=True, engine_options=settings))
     if engine != "atom" and "speculation" in options.scenarios:
         sessions += [Session(["speculation"], caches, has_drafts=has_drafts) for has_drafts in (False, True)]
+    if "served" in options.scenarios:
+        sessions += [Session(["served"], state, engine_options=settings) for state in ("cold", "warm")]
+        for given in options.variant if engine == "atom" else ():
+            label = " ".join(given)
+            sessions.append(Session(["served"], "warm", engine_options=settings | settings_of(given), label=label))
     if engine == "atom" and not options.in_vllm:
         if "speculation" in options.scenarios:
             parts = ([NEVER_RIGHT], ["speculation"])
             sessions += [Session(part, caches, engine_options=settings) for part in parts]
         # Where the time of a step goes is told of the engine as it comes.
         scenarios = [name for name in main.scenarios if name != "profile"]
-        for given in options.variant:
+        for given in options.variant if scenarios else ():
             sessions.append(Session(scenarios, engine_options=settings | settings_of(given), label=" ".join(given)))
     return sessions
 
@@ -104,7 +109,8 @@ def _run(
     engine: str, session: Session, model: Path, options: argparse.Namespace, folder: Path
 ) -> Iterator[dict[str, Any]]:
     plugin = plugin_path(folder / "plugin", options.peer_path or "") if options.in_vllm else None
-    caches = folder / f"caches of {engine}" if options.cold else None
+    is_served = session.scenarios == ["served"]
+    caches = folder / f"caches of {engine}" if options.cold or is_served else None
     settings = {
         "engine": engine, "in_vllm": options.in_vllm, "model": str(model), "max_model_len": options.max_model_len,
         "tensor_parallel_size": options.tensor_parallel_size,
@@ -117,15 +123,15 @@ def _run(
         "started": time.monotonic(),  # one clock for all processes, which nobody sets
         **vars(session),
     }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.gpu.worker", json.dumps(settings)]
-    logs = (
-        None
-        if options.logs is None
-        else options.logs / f"{model.name}-{engine}-{session.scenarios[0].replace(' ', '-')}.txt"
-    )
-    yield from told_by(
-        command, environment_of(engine, options.peer_path, caches, plugin), seconds=options.seconds, log=logs
-    )
+    if is_served:
+        load = {"streams": options.streams, "window": options.window}
+        settings |= {"peer_path": options.peer_path, "kernel_cache": str(caches), "sizes": load}
+    worker = "benchmarks.gpu.served.worker" if is_served else "benchmarks.gpu.worker"
+    command = [sys.executable, "-m", worker, json.dumps(settings)]
+    log = f"{model.name}-{engine}-{session.scenarios[0].replace(' ', '-')}.txt"
+    logs = None if options.logs is None else options.logs / log
+    environment = own_environment() if is_served else environment_of(engine, options.peer_path, caches, plugin)
+    yield from told_by(command, environment, seconds=options.seconds, log=logs)
 
 
 def _described(entry: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from benchmarks.gpu.protocol import Engine, Figure, Sizes
 
 SCENARIOS = (
     "start", "offline", "decode", "greedy", "long", "prefill", "closed", "prefix", "idle", "profile", "speculation",
+    "served",
 )  # fmt: skip
 # A part of the scenario "speculation" that has a process of its own: no engine is closed where others are timed.
 NEVER_RIGHT = "never right"

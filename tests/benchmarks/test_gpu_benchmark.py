@@ -34,6 +34,7 @@ from benchmarks.gpu.profiles import (
     steady_windows,
 )
 from benchmarks.gpu.protocol import Figure, Sizes
+from benchmarks.gpu.served.load import Part, Stream, Workload
 from benchmarks.gpu.workloads import Measurement, random_prompt
 
 SIZES = Sizes(
@@ -462,3 +463,22 @@ def test_packed_weights_and_caches_are_held_to_ours_beside_them() -> None:
     ]
     table = tables.aims_table(results)
     assert "0.71 x a plain cache | 0.71 x a plain cache | 0.80 x a plain cache | **missed** by 12%" in table
+
+
+def test_a_stream_that_was_cut_off_has_waited_to_the_end() -> None:
+    streams = [Stream(0.0, [0.5, 0.75, 2.5], is_whole=True), Stream(1.0, [1.25, 1.5]), Stream(2.0)]
+    part = Part(streams, began=0.0, ended=4.0, tokens_out=8)
+    assert part.first_tokens == [0.25, 0.5, 2.0]
+    assert part.longest_gap == 2.5
+    # An answer that came whole has all its tokens, however many events brought them.
+    assert part.tokens_per_second == (8 + 2) / 4
+
+
+def test_prompts_of_a_workload_share_what_it_says_and_no_more() -> None:
+    workload = Workload("half", 2, 32, 4, num_shared=16)
+    bodies = workload.bodies("model", random.Random(1))
+    first, second = (next(bodies)["prompt"] for _ in range(2))
+    assert (len(first), len(second)) == (32, 32)
+    assert first[:16] == second[:16]
+    assert first[16:] != second[16:]
+    assert first[:16] == next(workload.bodies("model", random.Random(2)))["prompt"][:16]

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.gpu import ceilings, command, models, processes, turns
+from benchmarks.gpu.served.table import COLUMNS
 
 TINY = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
@@ -63,6 +64,42 @@ def test_all_sessions_of_ours_are_measured_and_a_peer_that_is_not_there_is_told(
     printed = capsys.readouterr().out
     assert "vllm failed on tiny: ModuleNotFoundError" in printed
     assert "| as it comes" in printed
+
+
+def test_servers_are_not_measured_beside_other_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu", "decode", "served"]) == 2
+    assert "measure it in a call of its own" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_servers_are_measured_with_cold_and_warm_caches_and_a_peer_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(models.MODELS, "tiny", TINY | {"max_position_embeddings": 2048})
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda: ceilings.Ceilings("A Fine GPU", 2e12, 500e12))
+    output = tmp_path / "served.json"
+    flags = "gpu served --vs vllm --model tiny --max-model-len 2048 --streams 1 --window 1.5 --seconds 100"
+    assert main([*flags.split(), "--commit", "abc", "--output", str(output)]) == 0
+    document = json.loads(output.read_text())
+    assert document["benchmark"] == "gpu-served"
+    found = {
+        (result["about"]["caches"], result["about"]["workload"], result["about"]["what"]): result
+        for result in document["results"]
+    }
+    workloads = {workload for _, workload, what in found if what != "ready"}
+    assert len(workloads) == 3
+    for caches in ("cold", "warm"):
+        assert found[caches, "start", "ready"]["engines"]["atom"]["median"] > 0
+        for workload in workloads:
+            values = {what: found[caches, workload, what]["engines"]["atom"]["median"] for what in COLUMNS}
+            assert min(values["steady tokens"], values["first tokens"], values["first token, longest"]) > 0
+            # A CPU compiles and captures nothing.
+            assert (values["late compilations"], values["late captures"]) == (0, 0)
+    assert [failure["engine"] for failure in document["failures"]] == ["vllm", "vllm"]
+    assert "No module named 'vllm'" in document["failures"][0]["failure"]
+    printed = capsys.readouterr().out
+    assert "| share of steady" in printed
+    assert "Process start to ready, tiny, caches cold: atom" in printed
 
 
 def test_results_of_earlier_runs_stay_unless_they_are_measured_again(

@@ -33,7 +33,9 @@ def launches_itself(node: ast.Subscript | ast.Call, kernels: set[str]) -> bool:
         return ast.unparse(node.value) in kernels
     # A function out of a table is called so as well: tables are constants, in capitals.
     takes_grid = isinstance(node.func, ast.Subscript) and not ast.unparse(node.func.value).isupper()
-    return takes_grid or any(keyword.arg in ("grid", "warmup") for keyword in node.keywords)
+    # An engine has a setting of that name, too.
+    runs = isinstance(node.func, ast.Attribute) and node.func.attr == "run"
+    return takes_grid or any(keyword.arg == "grid" or (runs and keyword.arg == "warmup") for keyword in node.keywords)
 
 
 def launches_of(file: Path, compiled: set[str]) -> list[str]:

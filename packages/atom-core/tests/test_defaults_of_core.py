@@ -47,6 +47,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "graph_mode": "none",
         "graphs_required": False,
         "batch_invariant": False,
+        "warmup": "none",
     },
     "config.sections.ProfilerConfig": {"more": False, "mark_trace": False},
     "engine.async_engine.AsyncEngine.start": {"timeout": 600.0},

@@ -73,6 +73,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "level": (0, (0, 1, 2, 3)),
     "cudagraph_mode": (None, ("none", "piecewise", "full", "full-and-piecewise")),
     "cudagraph_capture_sizes": (None,),
+    "warmup": (None, ("none", "background", "full")),
     "batch_invariant": (False, BOOLEANS),
     "method": (None,),
     "draft_model": (None,),
@@ -374,6 +375,7 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
         cudagraph_mode="full",
         cudagraph_capture_sizes=(7, 2, 2),
         batch_invariant=True,
+        warmup="background",
         structured_output_backend="llguidance",
         jump_forward=False,
         torch_profiler_dir="d",
@@ -400,7 +402,9 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
         3.0,
     )
     assert config.parallel == ParallelConfig(3, 2, 2, 1)
-    assert config.compile == CompileConfig(2, "full", (2, 7), graphs_required=True, batch_invariant=True)
+    assert config.compile == CompileConfig(
+        2, "full", (2, 7), graphs_required=True, batch_invariant=True, warmup="background"
+    )
     assert (config.profiler.directory, config.profiler.mark_trace, config.device) == ("d", True, "cuda")
     assert (config.structured_output.backend, config.structured_output.jump_forward) == ("llguidance", False)
     assert config.choices == ()
@@ -416,6 +420,7 @@ def test_what_is_open_on_a_gpu_is_chosen_with_a_line(resolved, gpus: Platform, m
     assert lines["num_threads"] == "4: the cores this process may use, shared by 2 ranks"
     assert lines["cudagraph_mode"] == "full-and-piecewise: decode steps of up to 24 requests are captured"
     assert lines["max_num_batched_tokens"] == "16384: large steps keep a GPU busy"
+    assert lines["warmup"] == "none: kernels are compiled, and graphs captured, when steps need them"
     assert lines["max_model_len"].endswith("the model's own")
 
 
@@ -481,7 +486,7 @@ def test_ranks_of_all_engines_are_counted_and_named():
 
 
 def test_sections_that_nobody_filled_ask_for_nothing():
-    assert CompileConfig() == CompileConfig(0, "none", (), graphs_required=False, batch_invariant=False)
+    assert CompileConfig() == CompileConfig(0, "none", (), graphs_required=False, batch_invariant=False, warmup="none")
     assert ProfilerConfig() == ProfilerConfig(None, more=False, mark_trace=False)
     model = ModelConfig("n", Path("p"), "a", "float32", 8, False, 9, ())
     assert (model.quantization, model.model_impl, model.load_dummy, model.seed) == ("auto", "auto", False, 0)

@@ -26,7 +26,9 @@ def test_tokens_after_waking_are_those_of_before_and_memory_was_free(
 ) -> None:
     torch.cuda.empty_cache()
     before_start = torch.cuda.memory_allocated()
-    with LLMEngine(str(tiny_llama), kv_cache_memory="256MiB", max_num_seqs=8, **settings) as engine:
+    with LLMEngine(
+        str(tiny_llama), kv_cache_memory="256MiB", max_num_seqs=8, warmup="background", **settings
+    ) as engine:
         while engine._core.prepare():
             pass
         before = tokens(engine)

@@ -226,6 +226,15 @@ class EngineArgs:
         "Batch sizes of decodes for which graphs are captured; unset takes 1, 2, 4, 8, 16, 24 ... up to max_num_seqs.",
         minimum=1,
     )
+    warmup: str | None = _compile(
+        None,
+        "When a GPU's kernels are compiled and graphs captured: full before the engine is ready, so that no request "
+        "waits for a compiler; background once it is ready, in slices between steps and while it is idle, during "
+        "which steps are slower; none when the first step needs them, which waits. Unset takes full in a server, "
+        "whose traffic comes when it says that it is ready and is then served at full speed, and none in a program, "
+        "whose own first request is what it waits for.",
+        choices=("none", "background", "full"),
+    )
     batch_invariant: bool = _compile(
         False, "Give each request the same bits whatever else is in its batch; on a GPU this costs speed."
     )

@@ -26,7 +26,7 @@ from atom_models.checkpoint.rope_choice import rope_choice
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
-    from atom_core.config.sections import GraphMode
+    from atom_core.config.sections import GraphMode, Warmup
     from atom_core.scheduler import SchedulerConfig
     from atom_core.structured_output.constraints.choice import BackendSetting
     from atom_kernels.platform import Platform
@@ -150,12 +150,15 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
 def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> CompileConfig:
     wants_graphs = args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None
     has_graphs = traits_of(platform.device).has_graphs
+    warmup = cast("Warmup", args.warmup or "none")
+    if args.warmup is None and has_graphs:
+        choices.append("warmup = none: kernels are compiled, and graphs captured, when steps need them")
     if wants_graphs and not has_graphs:
         raise ConfigError("cudagraph_mode and cudagraph_capture_sizes are for GPUs, and there is none: leave them out")
     if wants_graphs and args.enforce_eager:
         raise ConfigError("enforce_eager captures no graphs, and cudagraph settings ask for them: give one of them")
     if not has_graphs or args.enforce_eager or args.cudagraph_mode == "none":
-        return CompileConfig(level=args.level, batch_invariant=args.batch_invariant)
+        return CompileConfig(level=args.level, batch_invariant=args.batch_invariant, warmup=warmup)
     sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
     if max(sizes) > args.max_num_seqs:
         raise ConfigError(
@@ -172,6 +175,7 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
         capture_sizes=tuple(sorted(set(sizes))),
         graphs_required=wants_graphs,
         batch_invariant=args.batch_invariant,
+        warmup=warmup,
     )
 
 

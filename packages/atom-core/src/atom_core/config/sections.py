@@ -15,6 +15,7 @@ from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
+Warmup = Literal["none", "background", "full"]
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class CompileConfig:
             both, the latter for steps that no whole graph fits, "none" nothing.
         capture_sizes: batch sizes of the captured decodes, in rising order.
         batch_invariant: operators whose bits do not depend on the batch.
+        warmup: when is compiled and captured what steps will need: "full" before the engine is ready, "background"
+            between steps, "none" when a step needs it.
         graphs_required: they were asked for, so the engine does not go on without them.
     """
 
@@ -127,6 +130,7 @@ class CompileConfig:
     capture_sizes: tuple[int, ...] = ()
     graphs_required: bool = False
     batch_invariant: bool = False
+    warmup: Warmup = "none"
 
 
 @dataclass(frozen=True)

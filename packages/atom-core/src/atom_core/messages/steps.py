@@ -124,8 +124,9 @@ class RequestStepOutput(msgspec.Struct, gc=False, frozen=True):
 class ModelOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of the step `step_id`, in the order of its `scheduled`.
 
-    `num_late_captures` graphs were captured, and `num_late_compilations` times torch compiled something, while a step
-    waited for it, since the model was loaded. `transfers` are those of the awaited ones that have ended.
+    `num_late_captures` graphs were captured while a step waited for them, and `num_late_compilations` times torch or
+    Triton compiled something, or loaded what was compiled before, since the model was loaded. `transfers` are those of
+    the awaited ones that have ended.
     """
 
     step_id: int

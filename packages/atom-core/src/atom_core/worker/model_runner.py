@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -22,8 +23,12 @@ from atom_core.worker.model.loading_with_cache import LoadModel, LoadReport, loa
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_core.worker.runner import Masks, PendingOutput, RunnerInfo
 from atom_core.worker.running_model import RunningModel
+from atom_core.worker.warmup.factory import make_warmup
+from atom_core.worker.warmup.warmup import Warmup
 
 logger = logging.getLogger(__name__)
+
+NO_MODEL = "there is no model to run: call load() first, and wake_up() after sleep()"
 
 
 class ModelRunner:
@@ -51,6 +56,7 @@ class ModelRunner:
         self._weights: EngineModel | None = None
         self._on_host: HostWeights | None = None
         self._running: RunningModel | None = None
+        self._warmup: Warmup | None = None
 
     @torch.inference_mode()
     def load(self) -> RunnerInfo:
@@ -60,7 +66,9 @@ class ModelRunner:
         self._weights, loaded = load_and_measure(config, self._load_model, self._ranks, device=self._device)
         self._loaded = loaded
         if config.compile.level:
-            self._compilation.begin()
+            self._compilation.watch_torch()
+        if self._device.launches and find_spec("triton") is not None:
+            self._compilation.watch_triton()
         begun = time.perf_counter()
         running = self._start(self._weights, loaded)
         return RunnerInfo(
@@ -93,7 +101,7 @@ class ModelRunner:
         Blocks that left the cache are given back too: nobody finds what was cached before.
         """
         self.running.close()
-        self._running = None
+        self._running = self._warmup = None
         give_memory_back()  # graphs go before the weights that they were captured over
         if level == 1:
             self._on_host = HostWeights(self._weights)
@@ -113,14 +121,20 @@ class ModelRunner:
 
     @torch.inference_mode()
     def prepare(self) -> bool:
-        """Capture a graph before a step needs it; False where none is left."""
-        return self.running.steps.capture_next()
+        """Compile, capture or load something before a step needs it; False where nothing is left."""
+        if self._warmup is None:
+            raise RuntimeError(NO_MODEL)
+        return self._warmup.do_next()
 
     @property
     def is_preparing(self) -> bool:
         """Whether a graph is captured or something is compiled; asked from any thread."""
-        running = self._running
-        return self._compilation.is_running or (running is not None and running.steps.is_preparing)
+        running, warmup = self._running, self._warmup
+        return (
+            self._compilation.is_running
+            or (running is not None and running.steps.is_preparing)
+            or (warmup is not None and warmup.is_running)
+        )
 
     def profile(self, *, start: bool) -> None:
         """Begin a trace, or end it and write it (see `TorchProfiler`)."""
@@ -147,7 +161,7 @@ class ModelRunner:
             RuntimeError: it was not loaded, or it sleeps.
         """
         if self._running is None:
-            raise RuntimeError("there is no model to run: call load() first, and wake_up() after sleep()")
+            raise RuntimeError(NO_MODEL)
         return self._running
 
     def _start(self, weights: EngineModel, loaded: LoadReport) -> RunningModel:
@@ -161,6 +175,7 @@ class ModelRunner:
             compilation=self._compilation,
             capture=self._capture,
         )
+        self._warmup = make_warmup(self._config, self._running, loaded, self._compilation)
         return self._running
 
     def _tell(self, trace: Path | None) -> None:

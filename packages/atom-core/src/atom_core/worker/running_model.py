@@ -143,10 +143,20 @@ class RunningModel:
         ids = self._with_drafts(forward, sampled.token_ids)
         also = {
             "num_late_captures": self.steps.num_late_captures,
-            "num_late_compilations": self._compilation.num_begun,
+            "num_late_compilations": self._compilation.num_late,
             "transfers": self._ended(forward.step),
         }
         return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **also))
+
+    @property
+    def num_free_slots(self) -> int:
+        """Requests for which there are places beside the open ones."""
+        return self.states.num_free
+
+    def abandon(self, step: SchedulerOutput) -> None:
+        """Forget what the step drops, and a forward that nobody sampled."""
+        self._forward = None
+        self.states.update(step)
 
     def close(self) -> None:
         """End the thread that moves blocks, and let go of those that left the cache."""

@@ -25,7 +25,10 @@ _COUNTERS: dict[str, tuple[str, Callable[[StepStats], float]]] = {
     "spec_decode_num_draft_tokens": ("Tokens that were guessed.", lambda stats: stats.num_draft_tokens),
     "spec_decode_num_accepted_tokens": ("Guesses that were right.", lambda stats: stats.num_accepted_tokens),
     "late_captures": ("Graphs that were captured while a step waited for them.", lambda stats: stats.num_late_captures),
-    "late_compilations": ("Compilations that a step waited for.", lambda stats: stats.num_late_compilations),
+    "late_compilations": (
+        "Compilations, and loads of what was compiled before, that a step waited for.",
+        lambda stats: stats.num_late_compilations,
+    ),
     "not_finite_logits": (
         "Requests ended by logits or states that are not finite.",
         lambda stats: stats.num_not_finite,

@@ -6,6 +6,7 @@ It reads one `EngineStart` as a line of JSON from standard input, which stays op
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -102,7 +103,12 @@ def _start_core(start: EngineStart) -> EngineCore:
 
     args = EngineArgs.from_keywords(**start.settings)
     started = time.perf_counter()
-    config = resolve(args, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
+    # Whoever starts a process waits until it is ready.
+    waited_for = dataclasses.replace(args, warmup=args.warmup or "full")
+    config = resolve(waited_for, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
+    if args.warmup is None and config.device != "cpu":
+        line = "warmup = full: requests come once the server is ready, and then wait for no compiler"
+        config = dataclasses.replace(config, choices=(*config.choices, line))
     resolved = time.perf_counter() - started
     core = EngineCore(config)
     core.info.timings.update({"import torch, probe the machine": resolved})

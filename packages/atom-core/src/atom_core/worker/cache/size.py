@@ -29,6 +29,11 @@ class CacheSize:
     num_slots: int = 0
     num_snapshots: int = 0
 
+    @property
+    def spare_block(self) -> int:
+        """The block behind those that requests get: steps of nobody write there."""
+        return self.num_blocks
+
     def num_bytes(self, pages: CachePages) -> int:
         """Bytes of its blocks and slots."""
         return self.num_blocks * _block_bytes(pages) + (self.num_slots + self.num_snapshots) * pages.slot_bytes

@@ -48,6 +48,11 @@ class PieceGraphs:
             logger.info("captured pieces for %d numbers of tokens in %s", len(self._sizes), self._cost.describe())
         return True
 
+    @property
+    def has_largest(self) -> bool:
+        """Whether the memory that all sizes share is there, or none is needed."""
+        return not self._sizes or bool(self._captured)
+
     def forget(self) -> None:
         """Let go of what was captured, and capture no more: no step has pieces."""
         self._sizes = []

@@ -65,17 +65,31 @@ class StepGraphs:
         self._numbers = np.zeros(max((shape.num_reqs for shape in shapes.all), default=0), dtype=np.int64)
         self._device_numbers = torch.from_numpy(self._numbers).to(inputs.device, copy=True)
         self._cost = CaptureCost()
+        # What the last step without a graph would have run in.
+        self._awaited: GraphShape | None = None
 
     def shape_of(self, rows: StepRows) -> GraphShape | None:
         """The shape of the graph for a step; None where no graph is for it, or none was captured yet."""
         shape = self._shapes.of_step(rows)
-        return shape if shape in self._models else None
+        if shape in self._models:
+            return shape
+        self._awaited = shape
+        return None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a step came whose graph was not captured yet."""
+        return self._awaited is not None and self._awaited not in self._models
 
     def capture_next(self) -> bool:
-        """Capture the largest shape that is left, since smaller ones fit into its memory; False where none is left."""
-        if len(self._models) == len(self._shapes.all):
+        """Capture a shape that is left; False where none is.
+
+        The largest is first, since smaller ones fit into its memory, then what a step would have needed.
+        """
+        left = [shape for shape in self._shapes.all if shape not in self._models]
+        if not left:
             return False
-        shape = next(shape for shape in self._shapes.all if shape not in self._models)
+        shape = self._awaited if self._models and self._awaited in left else left[0]
         with self._cost.count():
             self._capture_shape(shape)
         if len(self._models) == len(self._shapes.all):
@@ -84,7 +98,7 @@ class StepGraphs:
 
     def forget(self) -> None:
         """Let go of what was captured, and capture no more: no step has a graph."""
-        self._shapes = GraphShapes()
+        self._shapes, self._awaited = GraphShapes(), None
         for captured in (self._models, self._samplers, self._drafters):
             captured.clear()
 

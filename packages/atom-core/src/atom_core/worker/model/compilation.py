@@ -6,7 +6,9 @@ Operators of ours are opaque to the compiler: it sees one node for each, and can
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -52,26 +54,46 @@ def compile_model(model: Any, config: EngineConfig, rank: int = 0) -> Any:
 
 
 class CompilationWatch:
-    """Sees when torch compiles a model, from `begin` on.
+    """Sees when a step waits for torch, or for Triton, to compile or to load what was compiled before.
 
     Attributes:
         is_running: a model is being compiled.
-        num_begun: how often that began.
+        num_late: how often something was compiled or loaded while a step waited for it.
     """
 
     def __init__(self) -> None:
-        self.is_running, self.num_begun = False, 0
+        self.is_running, self.num_late = False, 0
+        self._is_early = False
 
-    def begin(self) -> None:
+    def watch_torch(self) -> None:
         """Ask torch to tell of every compilation."""
         from torch._dynamo.callback import callback_handler  # takes seconds, which only those who compile have to wait
 
         callback_handler.register_start_callback(partial(self._set, True))
         callback_handler.register_end_callback(partial(self._set, False))
 
+    def watch_triton(self) -> None:
+        """Ask Triton to tell of every kernel that this thread meets for the first time."""
+        from atom_kernels.triton.compile_watch import watch_compilations
+
+        watch_compilations(self._count)
+
+    @contextmanager
+    def early(self) -> Iterator[None]:
+        """Within, what is compiled keeps no step waiting."""
+        self._is_early = True
+        try:
+            yield
+        finally:
+            self._is_early = False
+
     def _set(self, is_running: bool, *_: object) -> None:
         self.is_running = is_running
-        self.num_begun += is_running
+        if is_running:
+            self._count()
+
+    def _count(self) -> None:
+        self.num_late += not self._is_early
 
 
 def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:
@@ -80,7 +102,8 @@ def artefacts_folder(config: EngineConfig, rank: int = 0) -> Path:
 
 
 def _key(config: EngineConfig, rank: int) -> str:
-    model, compiled, parallel = config.model, config.compile, config.parallel
+    # When it is compiled changes nothing of it.
+    model, compiled, parallel = config.model, replace(config.compile, warmup="none"), config.parallel
     facts = [
         *(str(part) for part in (model.architecture, model.dtype, model.max_model_len, config.cache, compiled)),
         _digest([model.path / "config.json"]),

@@ -90,7 +90,7 @@ def allocate(
     """
     pages, size = loaded.pages, loaded.size
     num_slots = size.num_slots + size.num_snapshots
-    caches = allocate_caches(model.all_mixers, pages, size.num_blocks, device, num_slots=num_slots)
+    caches = allocate_caches(model.all_mixers, pages, size.spare_block + 1, device, num_slots=num_slots)
     in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
     states = StateSlots([tensor for name in in_slots for tensor in caches[name]])
     mover = make_mover(config, pages, caches, size=loaded.offload, device=device, ranks=ranks)

@@ -47,6 +47,11 @@ class RequestStates:
         self.slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))
 
+    @property
+    def num_free(self) -> int:
+        """Slots that no request has."""
+        return len(self._free)
+
     def update(self, step: SchedulerOutput) -> None:
         """Forget what was dropped, admit what is new, enter drafts, extend block tables."""
         for request_id in step.dropped_request_ids:

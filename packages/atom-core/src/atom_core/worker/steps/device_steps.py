@@ -45,6 +45,7 @@ class DeviceSteps:
 
     Attributes:
         choices: a line for each value that was chosen for the user.
+        launches_kernels: they are compiled when they are first met.
         is_preparing: a graph is captured or kernels are compiled.
         num_late_captures: graphs that were captured while a step waited for them.
     """
@@ -63,7 +64,8 @@ class DeviceSteps:
         drafter: ModelDrafter | None = None,
     ) -> None:
         self._model, self._states = model, states
-        self.is_preparing = False
+        self.is_preparing, self.launches_kernels = False, True
+        self._captures_late = config.compile.warmup == "none"
         self.num_late_captures = 0
         self._graphs_required = config.compile.graphs_required
         max_num_seqs, max_num_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
@@ -97,6 +99,8 @@ class DeviceSteps:
         self.is_preparing = True
         try:
             self._compilation.compile_decodes()
+            if self._graphs.is_awaited and self._pieces.has_largest and self._graphs.capture_next():
+                return True
             return self._pieces.capture_next() or self._graphs.capture_next()
         except Exception as error:
             self._do_without_graphs(error)
@@ -107,9 +111,9 @@ class DeviceSteps:
     def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
         """See `Steps`. It is padded to the shape of its graph, or of its pieces where it has none.
 
-        The first decode has everything captured that is left: sooner, it would delay first tokens.
+        Where nobody warms up, the first decode has everything captured: sooner, it would delay first tokens.
         """
-        if rows.num_decodes == rows.num_reqs:
+        if self._captures_late and rows.num_decodes == rows.num_reqs:
             while self.capture_next():
                 self.num_late_captures += 1
         has_all = len(rows.sampling) > 0 and not needs_hidden_states

@@ -18,7 +18,7 @@ class HostSteps:
     def __init__(self, model: EngineModel, tables: HostTables, block_size: int) -> None:
         self._model, self._tables, self._block_size = model, tables, block_size
         self.choices = ()
-        self.is_preparing = False
+        self.is_preparing = self.launches_kernels = False
         self.num_late_captures = 0
 
     def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:

@@ -32,6 +32,11 @@ class Steps(Protocol):
         ...
 
     @property
+    def launches_kernels(self) -> bool:
+        """Whether steps launch kernels that are compiled when they are first met."""
+        ...
+
+    @property
     def is_preparing(self) -> bool:
         """Whether a graph is captured or kernels are compiled; asked from any thread."""
         ...

@@ -53,7 +53,7 @@ def index_prologue_kernel(
 # What changes from step to step must not make Triton compile again.
 @triton.jit(
     do_not_specialize=["first_row", "table_stride", "table_width", "scores_stride"],
-    do_not_specialize_on_alignment=["block_table_ptr"],
+    do_not_specialize_on_alignment=["requests_ptr", "visible_ptr", "block_table_ptr"],
 )
 def index_scores_kernel(
     q_ptr, head_weights_ptr, cache_ptr, scores_ptr, requests_ptr, visible_ptr, block_table_ptr,

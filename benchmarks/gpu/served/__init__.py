@@ -1,0 +1,1 @@
+"""Engines behind their HTTP servers, from the first second of service on."""

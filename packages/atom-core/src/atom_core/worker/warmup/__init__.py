@@ -1,0 +1,1 @@
+"""What service would compile or capture, done before a request meets it."""

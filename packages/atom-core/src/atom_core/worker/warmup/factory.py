@@ -1,0 +1,58 @@
+"""`make_warmup`: what an engine's configuration leaves to a warm-up."""
+
+from __future__ import annotations
+
+from atom_core.config.sections import EngineConfig
+from atom_core.worker.model.compilation import EAGER, CompilationWatch
+from atom_core.worker.model.loading_with_cache import LoadReport
+from atom_core.worker.running_model import RunningModel
+from atom_core.worker.warmup.steps_of_nobody import StepsOfNobody
+from atom_core.worker.warmup.variants import StepLimits, Variant, step_variants
+from atom_core.worker.warmup.warmup import Warmup
+from atom_models.groups import WHOLE
+
+# Tokens of a step beside requests that run: more take longer, and launch what these do.
+SLICE_TOKENS = 2048
+
+
+def make_warmup(config: EngineConfig, running: RunningModel, loaded: LoadReport, watch: CompilationWatch) -> Warmup:
+    """The warm-up of a model that runs; with no variants where steps compile nothing, or it has some layers alone."""
+    speculation = config.speculation
+    steps = StepsOfNobody(
+        running,
+        loaded.pages.specs,
+        spare_block=loaded.size.spare_block,
+        block_size=config.cache.block_size,
+        vocab_size=config.model.vocab_size,
+        drafts_by_model=speculation is not None and speculation.is_by_model,
+    )
+    return Warmup(
+        _variants(config, running, loaded),
+        steps,
+        running.steps.capture_next,
+        watch,
+        compiles_ahead=config.compile.level == EAGER,
+        at_once=config.compile.warmup == "full",
+    )
+
+
+def _variants(config: EngineConfig, running: RunningModel, loaded: LoadReport) -> list[Variant]:
+    # A stage's steps take part in those of the others, which have them from the scheduler.
+    is_whole = running.model.stage == WHOLE
+    if config.compile.warmup == "none" or not running.steps.launches_kernels or not is_whole:
+        return []
+    speculation = config.speculation
+    limits = StepLimits(
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_tokens=config.scheduler.max_num_batched_tokens,
+        max_model_len=loaded.size.max_model_len,
+        block_size=config.cache.block_size,
+        num_drafts=0 if speculation is None else speculation.num_tokens,
+        drafts_by_model=speculation is not None and speculation.is_by_model,
+        max_num_samples=config.max_num_samples,
+    )
+    told_apart = set(running.model.sizes_told_apart(limits.max_num_tokens))
+    variants = step_variants(limits, told_apart)
+    if config.compile.warmup == "background":
+        return [found for found in variants if found.num_tokens <= SLICE_TOKENS or found.num_tokens in told_apart]
+    return variants

@@ -1,0 +1,73 @@
+"""On a GPU: after a full warm-up no step waits for a compiler, and no way to warm up changes a token."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atom_core import LLMEngine, SamplingParams
+from atom_core.engine import between_steps
+
+pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.gpu
+
+OPTIONS: dict[str, Any] = {"num_kv_blocks": 2048, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+KINDS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 0.8, "seed": 3},
+    {"temperature": 0.8, "seed": 4, "top_k": 9, "top_p": 0.8},
+    {"temperature": 0.0, "presence_penalty": 0.3, "repetition_penalty": 1.2},
+    {"temperature": 0.0, "logprobs": 2, "prompt_logprobs": 1},
+    {"temperature": 0.0, "allowed_token_ids": [5, 6, 7], "min_tokens": 2},
+)
+
+
+def served(engine: LLMEngine) -> list[list[int]]:
+    """Tokens of prompts of many lengths and kinds of sampling, of which every third begins as others do; twice."""
+    draw, stem = random.Random(2), [9] * 64
+    prompts = [
+        (stem if number % 3 == 0 else [])
+        + [draw.randrange(3, 300) for _ in range(draw.choice((1, 3, 9, 17, 33, 65, 120)))]
+        for number in range(150)
+    ]
+    params = [
+        SamplingParams(**KINDS[number % len(KINDS)], max_tokens=draw.choice((1, 3, 9, 30)), ignore_eos=True)
+        for number in range(len(prompts))
+    ]
+    tokens = []
+    for _ in range(2):
+        outputs: list[dict[str, Any]] = engine.generate(prompts, params, use_tqdm=False)
+        assert [output["error"] for output in outputs] == [None] * len(outputs)
+        tokens += [output["token_ids"] for output in outputs]
+    return tokens
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "deepseek_v2", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("eager", [False, True])
+def test_after_a_full_warm_up_no_step_waits_for_a_compiler(
+    family: str, eager: bool, tiny_family: Callable[[str], Path]
+) -> None:
+    folder = str(tiny_family(family))
+    with LLMEngine(folder, dtype="bfloat16", warmup="full", enforce_eager=eager, **OPTIONS) as engine:
+        served(engine)
+        stats = engine.stats
+    assert (stats.num_late_compilations, stats.num_late_captures) == (0, 0)
+    assert stats.num_free_blocks == stats.num_blocks
+
+
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v2", "qwen3_next"])
+def test_no_warm_up_changes_a_token(
+    family: str, tiny_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(between_steps, "LEAST_SECONDS", 0.0)
+    folder, found = str(tiny_family(family)), {}
+    for warmup in ("none", "full", "background"):
+        with LLMEngine(folder, dtype="float32", warmup=warmup, **OPTIONS) as engine:
+            found[warmup] = served(engine)
+    assert found["full"] == found["none"]
+    assert found["background"] == found["none"]
