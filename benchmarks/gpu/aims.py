@@ -49,8 +49,9 @@ _SPECULATION = {1: (1.5, 1.9), 32: (1.1, 1.3), 128: (0.97, 1.0)}
 _DRAFTING = Aim(1.5, 1.1, over_peer=False)
 # Speed with a draft model that is never right over that without.
 _NEVER_RIGHT = Aim(0.97, 1.0, over_peer=False)
-# Of the first seconds of service, by what the start found compiled: milliseconds until the last of the first tokens,
-# and the share of the steady throughput.
+# The first seconds of service, by what the start found compiled: milliseconds until the last of the first tokens, where
+# no more streams are open than run at once, and the share of the steady throughput.
+_MOST_STREAMS = 128
 _FIRST_TOKENS = {"warm": (500.0, 300.0), "cold": (2000.0, 500.0)}
 _SHARES_OF_STEADY = {"warm": (90.0, 97.0)}
 _STARTS = {"warm": (15.0, 8.0), "cold": (40.0, 20.0)}
@@ -78,7 +79,8 @@ def aim_of(model: str, about: dict[str, Any]) -> Aim | None:
     elif kind == "never right":
         return _NEVER_RIGHT
     elif kind == "served":
-        wanted = {"first token, longest": _FIRST_TOKENS, "share of steady": _SHARES_OF_STEADY}.get(about["what"], {})
+        first_tokens = _FIRST_TOKENS if about["streams"] <= _MOST_STREAMS else {}
+        wanted = {"first token, longest": first_tokens, "share of steady": _SHARES_OF_STEADY}.get(about["what"], {})
         return Aim(*wanted[about["caches"]], over_peer=False) if about["caches"] in wanted else None
     elif kind == "idle" and about["batch"] == 32:
         return Aim(8.0, 3.0, over_peer=False)

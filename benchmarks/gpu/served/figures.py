@@ -68,5 +68,5 @@ def _first_figures(workload: Workload, part: Part, caches: str) -> Iterator[Figu
 
 
 def _figure(workload: Workload, caches: str, what: str, unit: str, value: float) -> Figure:
-    about = {"kind": "served", "workload": workload.name, "caches": caches, "what": what}
+    about = {"kind": "served", "workload": workload.name, "streams": workload.at_a_time, "caches": caches, "what": what}
     return Figure(f"{workload.name}, caches {caches}: {what}", unit, [value], about)

@@ -46,7 +46,7 @@ def main() -> None:
                 figure = figure._replace(figure=f"{figure.figure}, {label}", about=about)
             print(json.dumps({"engine": engine, "version": version} | figure._asdict()), flush=True)
 
-        about = {"kind": "served", "workload": "start", "caches": caches, "what": "ready"}
+        about = {"kind": "served", "workload": "start", "streams": 0, "caches": caches, "what": "ready"}
         tell(Figure(f"process start to ready, caches {caches}", "s", [ready], about))
         for figure in served_figures(
             port,
