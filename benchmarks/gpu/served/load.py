@@ -73,7 +73,7 @@ class Part:
 
     Attributes:
         streams: all that began.
-        began, ended: by `time.perf_counter`.
+        began, ended: times of `time.perf_counter`.
         tokens_out: how many a whole answer has.
     """
 

@@ -64,7 +64,7 @@ class Variant:
     """A step that launches something of its own.
 
     Attributes:
-        name: for people.
+        name: words for people.
         rows: decodes first, then prompts.
         params: how every request samples.
         is_masked: a grammar allows some tokens only.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from atom_core import AsyncEngine, EngineArgs, RequestOutput, SamplingParams
@@ -41,10 +41,15 @@ def encode_chat(engine: AsyncEngine, template: ChatTemplate, messages: Sequence[
     return _tokenizer(engine).encode(template.render(messages), add_special_tokens=False)
 
 
+def print_piece(text: str) -> None:
+    """Print a piece of a text at once."""
+    print(text, end="", flush=True)
+
+
 async def print_stream(
-    engine: AsyncEngine, token_ids: Sequence[int], params: SamplingParams
+    engine: AsyncEngine, token_ids: Sequence[int], params: SamplingParams, show: Callable[[str], object] = print_piece
 ) -> tuple[str, RequestOutput]:
-    """Print text as it comes; the whole text and the last news.
+    """Show text as it comes; the whole text and the last news.
 
     Raises:
         RuntimeError: the engine gave the request up.
@@ -54,7 +59,7 @@ async def print_stream(
     async with contextlib.aclosing(engine.generate(token_ids, params)) as outputs:
         async for output in outputs:
             parts.append(output.text_delta)
-            print(output.text_delta, end="", flush=True)
+            show(output.text_delta)
             last = output
     if last is None or last.finish_reason in ("abort", "error"):
         raise RuntimeError(f"the engine gave up: {last.error if last is not None else 'no output came'}")
