@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine, report
+from benchmarks import machine, report, tables
 from benchmarks.speculation import TEXTS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             found["n-grams"] = ngrams(target_nV, token_ids, temperature)
             for name, shares in found.items():
                 results.append({"text": text, "draft": name, "temperature": temperature} | shares)
-                print(" | ".join(report.acceptance_row(results[-1])), flush=True)
+                print(" | ".join(tables.acceptance_row(results[-1])), flush=True)
     document = {
         "benchmark": "acceptance",
         "machine": machine.describe(options.commit),
@@ -75,7 +75,7 @@ def compare(target_nV: torch.Tensor, draft_nV: torch.Tensor, temperature: float)
         race(p_nV, q_nV),
         torch.minimum(p_nV, q_nV).sum(-1),
     )
-    return {rule: float(share.mean()) for rule, share in zip(report.ACCEPTANCE_RULES, shares, strict=True)}
+    return {rule: float(share.mean()) for rule, share in zip(tables.ACCEPTANCE_RULES, shares, strict=True)}
 
 
 def race(p_nV: torch.Tensor, q_nV: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,7 @@ def ngrams(target_nV: torch.Tensor, token_ids: list[int], temperature: float) ->
     for place in range(len(target_nV)):
         drafted = drafter.propose(token_ids[: first + place], 1).token_ids
         right += [float(p_nV[place, token]) for token in drafted]
-    return {name: sum(right) / max(len(right), 1) for name in report.ACCEPTANCE_RULES} | {"num_drafts": len(right)}
+    return {name: sum(right) / max(len(right), 1) for name in tables.ACCEPTANCE_RULES} | {"num_drafts": len(right)}
 
 
 def _written_by(target: Any, text: str, num_positions: int) -> list[int]:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, machine, report, timing
+from benchmarks import documents, machine, report, tables, timing
 from benchmarks.offline import Scenario
 from benchmarks.sides import SideProcess
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         "median_ratio": round(statistics.median(ratios), 3),
         "lowest_ratio": min(ratios),
     }
-    print(report.blocks_table(document))
+    print(tables.blocks_table(document))
     report.save_unless_doubtful(document, options)
     return 0
 

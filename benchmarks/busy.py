@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, machine, report, timing
+from benchmarks import documents, machine, report, tables, timing
 from benchmarks.sides import SideProcess
 
 # What libgomp does where nobody says otherwise; saying so makes our engine leave it alone.
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
             side.close()
     settings = documents.flags_of(options, "model", "dtype", "steps") | {"threads": 2}
     document = documents.document_of("busy", options, settings, idle=idle, others=[others], results=results)
-    print(report.busy_table(document))
+    print(tables.busy_table(document))
     report.save_unless_doubtful(document, options)
     return 0
 

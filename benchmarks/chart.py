@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import report, tables
 from benchmarks.gpu import page as gpu_page
 from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.headlines import headlines
@@ -25,18 +25,18 @@ BENCHMARKS = (
 README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "overhead": (
         "What the engine itself adds to a step (a runner that returns ready logits of 49152 tokens)",
-        report.overhead_table,
+        tables.overhead_table,
     ),
     "http": (
         "Streams over HTTP, read by a client in its own process, beside the engine called in Python (less than nothing "
         "where the process of the server takes work off the engine's)",
-        report.http_table,
+        tables.http_table,
     ),
     "blocks": (
         "Mixtures of experts and latent attention, in random models of a few hundred million parameters",
-        report.blocks_table,
+        tables.blocks_table,
     ),
-    "busy": ("A decoded token on two cores that busy loops want, too (batch 1)", report.busy_table),
+    "busy": ("A decoded token on two cores that busy loops want, too (batch 1)", tables.busy_table),
 }
 COLORS = {"atom": "#d9480f", "transformers": "#868e96"}
 BAR, GAP, LEFT, WIDTH, TOP = 22, 24, 240, 800, 64
@@ -90,35 +90,35 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
         engines = with_quick_host(found["gpu"][0], next(iter(found["gpu-quick-host"]), None))
         readme = report.fill_marks(readme, [headlines(engines)], "gpu")
         written |= gpu_page.page(engines, found["kernels"], options.gpu, options.images)
-        served = [report.served_table(document) for document in found["served"]]
+        served = [tables.served_table(document) for document in found["served"]]
         first = [served_table(document) for document in found["gpu-served"]]
         written[options.gpu] = report.fill_marks(written[options.gpu], served, "served")
         written[options.gpu] = report.fill_marks(written[options.gpu], first, "first seconds")
     if found["vllm"]:
-        tables = [report.vllm_table(document) for document in found["vllm"]]
-        text = report.fill_marks(options.vllm.read_text(), tables)
+        shown = [tables.vllm_table(document) for document in found["vllm"]]
+        text = report.fill_marks(options.vllm.read_text(), shown)
         on_gpu = [gpu_table(document) for document in found["gpu-in-vllm"]]
         written[options.vllm] = report.fill_marks(text, on_gpu, "gpu")
     if found["masks"]:
         text = options.structured_output.read_text()
-        table = report.masks_table(found["masks"][0], next(iter(found["mask-steps"]), None))
+        table = tables.masks_table(found["masks"][0], next(iter(found["mask-steps"]), None))
         written[options.structured_output] = report.fill_marks(text, [table], "masks")
     if found["speculation"]:
-        tables = [report.speculation_table(document) for document in found["speculation"]]
-        text = report.fill_marks(options.speculation.read_text(), tables)
+        shown = [tables.speculation_table(document) for document in found["speculation"]]
+        text = report.fill_marks(options.speculation.read_text(), shown)
         gains = [gains_table(document) for document in found["gpu-speculation"]]
         text = report.fill_marks(text, gains, "gpu")
-        rules = [report.acceptance_table(document) for document in found["acceptance"]]
+        rules = [tables.acceptance_table(document) for document in found["acceptance"]]
         written[options.speculation] = report.fill_marks(text, rules, "acceptance")
     return written | {options.readme: readme}
 
 
 def with_tables(text: str, found: Mapping[str, list[dict[str, Any]]]) -> str:
     """The README with the tables of the results between its marks."""
-    tables = [report.offline_table(document) for document in found.get("offline", ())]
+    shown = [tables.offline_table(document) for document in found.get("offline", ())]
     for name, (lead, table) in README_TABLES.items():
-        tables += [f"{lead}:\n\n{table(document)}" for document in found.get(name, ())]
-    return report.fill_marks(text, tables)
+        shown += [f"{lead}:\n\n{table(document)}" for document in found.get(name, ())]
+    return report.fill_marks(text, shown)
 
 
 def draw(document: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, machine, report, timing
+from benchmarks import documents, machine, report, tables, timing
 from benchmarks.client_process import ClientProcess
 from benchmarks.server_process import Server
 from benchmarks.sides import SideProcess
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     settings = documents.flags_of(options, "model", "dtype", "threads", "context", "turns", "steps")
     others = [share for *_, share in taken]
     document = documents.document_of("http", options, settings, idle=idle, others=others, results=results)
-    print(report.http_table(document))
+    print(tables.http_table(document))
     report.save_unless_doubtful(document, options)
     return 0
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, machine, report, roofline, timing
+from benchmarks import documents, machine, report, roofline, tables, timing
 from benchmarks.sides import ENGINES, SideProcess
 
 
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
         "matmul_tflop_per_s": round(rates.operations_per_second / 1e12, 3),
         "greedy_agreement": agreement,
     }
-    print(report.offline_table(document))
+    print(tables.offline_table(document))
     report.save_unless_doubtful(document, options)
     return 0
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from typing import Any
 
-from benchmarks import documents, machine, report
+from benchmarks import documents, machine, report, tables
 
 BLOCK_SIZE = 16
 ANSWER, QUESTION = 8, 32
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     results = [_summary(name, talk, base) for name, talk in talks.items()]
     settings = documents.flags_of(options, "model", "dtype", "threads", "tokens", "turns")
     document = documents.document_of("offload", options, settings, idle=idle, others=[others], results=results)
-    print(report.offload_table(document))
+    print(tables.offload_table(document))
     report.save_unless_doubtful(document, options)
     return 0 if all(result["same_tokens"] for result in results) else 1
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, machine, report, timing
+from benchmarks import documents, machine, report, tables, timing
 
 VOCAB_SIZE = 49152
 # As sharp as a language model's logits are: a nucleus of 0.9 then holds some hundred tokens.
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     settings = logits | documents.flags_of(options, "threads", "turns", "steps")
     others = [interference.share()]
     document = documents.document_of("overhead", options, settings, idle=idle, others=others, results=results)
-    print(report.overhead_table(document))
+    print(tables.overhead_table(document))
     report.save_unless_doubtful(document, options)
     return 0
 

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from benchmarks import documents, machine, report, timing
+from benchmarks import documents, machine, report, tables, timing
 from benchmarks.client_process import ClientProcess
 from benchmarks.http_overhead import PATHS, everyday_words, stream_body
 from benchmarks.server_process import Server
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         options, "model", "dtype", "engines", "threads", "context", "tokens", "turns", "loads"
     )
     document = documents.document_of("replicas", options, settings, idle=idle, others=[others], results=results)
-    print(report.replicas_table(document))
+    print(tables.replicas_table(document))
     report.save_unless_doubtful(document, options)
     return 0
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report
+from benchmarks import machine, report, tables
 from benchmarks.gpu.models import MODELS
 from benchmarks.server_process import Server
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         },
         "results": results,
     }
-    print(report.served_table(document))
+    print(tables.served_table(document))
     if not options.no_save:
         print(f"\nwritten: {report.save(document, options.output)}")
     return 0

@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks import documents, machine, report
+from benchmarks import documents, machine, report, tables
 
 LIST = "\n".join(f"def get_{name}(self) -> int:\n    return self._{name}\n" for name in ("width", "height", "weight"))
 # What a model goes on with is much of what it has read, or nothing of it.
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         for batch_size in options.batch_sizes:
             for name in options.texts:
                 results.append(_compare(name, batch_size, (plain, drafts), options))
-                print(" | ".join(report.speculation_row(results[-1])), flush=True)
+                print(" | ".join(tables.speculation_row(results[-1])), flush=True)
     settings |= documents.flags_of(options, "method", "num_speculative_tokens", "rounds")
     document = documents.document_of(
         "speculation", options, settings, idle=idle, others=[watched.share()], results=results

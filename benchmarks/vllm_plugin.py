@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, machine, report, timing
+from benchmarks import documents, machine, report, tables, timing
 from benchmarks.offline import Scenario
 from benchmarks.sides import SideProcess
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     others = [result["share_used_by_others"] for result in results]
     document = documents.document_of("vllm", options, settings, idle=idle, others=others, results=results)
     document["machine"]["versions"] |= {name: version for name, version in versions.items() if version}
-    print(report.vllm_table(document))
+    print(tables.vllm_table(document))
     report.save_unless_doubtful(document, options)
     return 0
 

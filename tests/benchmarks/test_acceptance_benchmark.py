@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import report
+from benchmarks import tables
 from benchmarks.acceptance import compare, ngrams, race
 
 P = torch.tensor([[0.5, 0.2, 0.1, 0.1, 0.1]]).double()
@@ -28,7 +28,7 @@ def test_equal_distributions_are_always_right_and_tokens_without_probability_do_
 
 def test_each_rule_is_right_as_often_as_it_says():
     found = compare(P.log(), Q.log(), temperature=1.0)
-    assert list(found) == list(report.ACCEPTANCE_RULES)
+    assert list(found) == list(tables.ACCEPTANCE_RULES)
     # The draft's most likely token is the first; intervals begin at 0, .5, .7, .8, .9 and at 0, .3, .5, .8, .85.
     assert list(found.values()) == pytest.approx([0.5, 0.3 + 0 + 0.1 + 0.05 + 0.1, float(race(P, Q)), 0.75])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chart, documents, http_overhead, machine, report, roofline, timing
+from benchmarks import chart, documents, http_overhead, machine, report, roofline, tables, timing
 from benchmarks.__main__ import main
 
 SMOL = {
@@ -112,13 +112,13 @@ def test_a_result_is_saved_under_its_benchmark_and_cpu_and_read_back(tmp_path: P
 
 
 def test_the_table_says_how_many_times_faster():
-    table = report.offline_table(make_document())
+    table = tables.offline_table(make_document())
     assert "2.00x as fast (1.90 - 2.10)" in table
     assert "NOT quiet" not in table
 
 
 def test_the_table_says_when_the_machine_was_busy():
-    assert "NOT quiet" in report.offline_table(make_document(share_used_by_others=0.3))
+    assert "NOT quiet" in tables.offline_table(make_document(share_used_by_others=0.3))
 
 
 def test_the_chart_is_well_formed_and_names_every_engine():
@@ -191,11 +191,11 @@ def test_the_table_of_masks_has_what_auto_takes_and_what_it_adds_to_a_step():
     masks = make_document(results=[taken, passed_over, used])
     masks["settings"]["batch_size"] = 16
     steps = make_document(results=[{"grammar": ".{1,4}", "free_ms": 17.0, "added_ms": 0.8, "num_steps": 9}])
-    table = report.masks_table(masks, steps)
+    table = tables.masks_table(masks, steps)
     assert "0.80 ms of 17.0" in table
     assert "xgrammar" not in table
     assert "takes 0.40 ms" in table
-    assert "added to a step" not in report.masks_table(masks, None)
+    assert "added to a step" not in tables.masks_table(masks, None)
 
 
 def test_the_table_of_a_served_model_has_a_row_for_each_load():
@@ -203,7 +203,7 @@ def test_the_table_of_a_served_model_has_a_row_for_each_load():
     times = {"median_ttft_ms": 80.0, "p99_ttft_ms": 119.0, "median_tpot_ms": 2.0, "p99_tpot_ms": 2.35}
     document = make_document(results=[load | times])
     document["settings"] = {"model": "qwen3-0.6b", "dummy": True}
-    table = report.served_table(document)
+    table = tables.served_table(document)
     assert "12,219" in table
     assert "80 ms (119)" in table
     assert "dummy weights of qwen3-0.6b's layers" in table
@@ -222,6 +222,6 @@ def test_the_busy_table_sets_two_threads_beside_one():
         return {name: {"median_ms": each} for name, each in zip(names, (one, two, spinning), strict=True)}
 
     results = [{"programs": 0, "sides": sides(20.0, 10.0, 9.9)}, {"programs": 2, "sides": sides(40.0, 44.0, 900.0)}]
-    table = report.busy_table(make_document(benchmark="busy", results=results))
+    table = tables.busy_table(make_document(benchmark="busy", results=results))
     assert "1.10x the time" in table
     assert "0.99 times the speed" in table

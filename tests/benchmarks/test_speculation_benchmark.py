@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.report import speculation_table
+from benchmarks.tables import speculation_table
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chart, report, vllm_plugin, vllm_side
+from benchmarks import chart, report, tables, vllm_plugin, vllm_side
 
 
 class Engine:
@@ -81,5 +81,5 @@ def test_without_an_environment_the_benchmark_says_how_to_make_one(capsys: pytes
 
 def test_the_page_shows_the_saved_results() -> None:
     text = (chart.ROOT / "docs" / "vllm.md").read_text()
-    saved = [report.vllm_table(document) for document in report.load_all("vllm")]
+    saved = [tables.vllm_table(document) for document in report.load_all("vllm")]
     assert report.fill_marks(text, saved) == text, "run `python -m benchmarks chart`"

@@ -10,9 +10,9 @@ import msgspec
 
 from atom_core.config.sections import EngineConfig
 from atom_core.engine.assembly import engine_info, make_publisher, make_scheduler
-from atom_core.engine.between_steps import BetweenSteps
 from atom_core.engine.deadlines import Deadlines
 from atom_core.engine.steps_in_flight import Step, StepsInFlight
+from atom_core.engine.warming_up import WarmingUp
 from atom_core.errors import EngineBusyError
 from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor
@@ -61,10 +61,9 @@ class EngineCore:
         self._in_flight = StepsInFlight(self._executor, self._scheduler, self._constrained.follow)
         self._deadlines = Deadlines(config.scheduler.max_request_seconds)
         self._news: list[EngineOutput] = []
-        self._warmup = config.compile.warmup
-        self._between_steps = self._begin_warmup()
+        self._warming_up = WarmingUp(self._executor, config.compile.warmup)
         self.info = engine_info(config, runner)
-        self.info.timings.update(self._warm_up())
+        self.info.timings.update(self._warming_up.begin())
         for line in self.info.choices:
             logger.info("%s", line)
 
@@ -121,8 +120,7 @@ class EngineCore:
             self._news += self._in_flight.collect()
         elif scheduled is None and not self._news:
             time.sleep(IDLE_SECONDS)  # the scheduler holds requests back for now: do not spin
-        if self._between_steps is not None and not self._between_steps.use():
-            self._between_steps = None
+        self._warming_up.after_step()
         return self._take_news()
 
     def settle(self) -> list[EngineOutput]:
@@ -181,21 +179,16 @@ class EngineCore:
         if self.is_asleep:
             self._executor.wake_up()
             self.is_asleep = False
-            self._between_steps = self._begin_warmup()
-            self._warm_up()
+            self._warming_up.begin()
 
     def prepare(self) -> bool:
         """Use idle time for what later steps would wait for (see `Executor.prepare`); False where nothing is left."""
-        if not self.is_warming_up or self.is_asleep:
-            return False
-        if not self._executor.prepare():
-            self._between_steps = None
-        return self.is_warming_up
+        return not self.is_asleep and self._warming_up.while_idle()
 
     @property
     def is_warming_up(self) -> bool:
         """Whether steps and idle time are shared with a warm-up in the background."""
-        return self._between_steps is not None
+        return self._warming_up.is_under_way
 
     @property
     def is_preparing(self) -> bool:
@@ -222,22 +215,6 @@ class EngineCore:
         self._constrained.close()
         if self._publisher is not None:
             self._publisher.close()
-
-    def _begin_warmup(self) -> BetweenSteps | None:
-        return BetweenSteps(self._executor.prepare) if self._warmup == "background" else None
-
-    def _warm_up(self) -> dict[str, float]:
-        """Do all that is to be done before the first step; the seconds that it took, by name."""
-        if self._warmup != "full":
-            return {}
-        begun = time.perf_counter()
-        try:
-            while self._executor.prepare():
-                pass
-        except BaseException:
-            self._executor.shutdown()
-            raise
-        return {"warm up": time.perf_counter() - begun}
 
     def _admit(self, request: EngineRequest) -> None:
         try:
