@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from atom_core.config.sections import ParallelConfig
 from atom_core.engine.between_steps import LEAST_SECONDS, PARTS, BetweenSteps
 from atom_core.messages import SchedulerOutput
 from atom_core.worker.model.compilation import CompilationWatch
 from atom_core.worker.warmup import warmup as warmup_module
+from atom_core.worker.warmup.factory import has_variants
 from atom_core.worker.warmup.steps_of_nobody import StepsOfNobody
 from atom_core.worker.warmup.variants import GREEDY, SAMPLERS, Rows, StepLimits, Variant, step_variants
 from atom_core.worker.warmup.warmup import Warmup
@@ -178,3 +181,20 @@ def test_between_two_slices_steps_run_for_longer_than_a_slice_took(monkeypatch: 
     pauses = [after - before - 0.05 for before, after in itertools.pairwise(slices)]
     assert all(pause >= max(LEAST_SECONDS, (PARTS - 1) * 0.05) - 1e-9 for pause in pauses)
     assert len(slices) == 3
+
+
+@pytest.mark.parametrize(
+    ("warmup", "launches", "ranks", "expected"),
+    [
+        ("full", True, {}, True),
+        ("background", True, {}, True),
+        ("none", True, {}, False),
+        ("full", False, {}, False),
+        ("full", True, {"tensor_parallel_size": 2}, False),
+        ("full", True, {"pipeline_parallel_size": 2}, False),
+        ("full", True, {"data_parallel_size": 2}, True),
+    ],
+)
+def test_steps_of_nobody_are_run_on_one_device_that_launches_kernels(warmup, launches, ranks, expected) -> None:
+    config = SimpleNamespace(compile=SimpleNamespace(warmup=warmup), parallel=ParallelConfig(1, **ranks))
+    assert has_variants(config, launches_kernels=launches) == expected

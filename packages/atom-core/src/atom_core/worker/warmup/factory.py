@@ -9,14 +9,13 @@ from atom_core.worker.running_model import RunningModel
 from atom_core.worker.warmup.steps_of_nobody import StepsOfNobody
 from atom_core.worker.warmup.variants import StepLimits, Variant, step_variants
 from atom_core.worker.warmup.warmup import Warmup
-from atom_models.groups import WHOLE
 
 # Tokens of a step beside requests that run: more take longer, and launch what these do.
 SLICE_TOKENS = 2048
 
 
 def make_warmup(config: EngineConfig, running: RunningModel, loaded: LoadReport, watch: CompilationWatch) -> Warmup:
-    """The warm-up of a model that runs; with no variants where steps compile nothing, or it has some layers alone."""
+    """The warm-up of a model that runs; with no variants where `has_variants` says no."""
     speculation = config.speculation
     steps = StepsOfNobody(
         running,
@@ -36,10 +35,17 @@ def make_warmup(config: EngineConfig, running: RunningModel, loaded: LoadReport,
     )
 
 
+def has_variants(config: EngineConfig, *, launches_kernels: bool) -> bool:
+    """Whether steps of nobody are run: where kernels are compiled when they are met, on one device.
+
+    Several ranks capture graphs alone: each of their steps waits for all others, and no warm-up of steps has run on
+    several GPUs yet.
+    """
+    return config.compile.warmup != "none" and launches_kernels and config.parallel.ranks_of_engine == 1
+
+
 def _variants(config: EngineConfig, running: RunningModel, loaded: LoadReport) -> list[Variant]:
-    # A stage's steps take part in those of the others, which have them from the scheduler.
-    is_whole = running.model.stage == WHOLE
-    if config.compile.warmup == "none" or not running.steps.launches_kernels or not is_whole:
+    if not has_variants(config, launches_kernels=running.steps.launches_kernels):
         return []
     speculation = config.speculation
     limits = StepLimits(
