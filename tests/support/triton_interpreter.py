@@ -9,6 +9,7 @@ from functools import cached_property
 from types import NoneType, SimpleNamespace
 from typing import Any
 
+import numpy
 import torch
 
 from atom_kernels.settings import triton_interpret
@@ -22,6 +23,10 @@ def what_to_ignore() -> list[str]:
         _describe_shapes_when_asked()
         _make_each_shape_once()
         _compare_a_type_with_itself_at_once()
+        _leave_operands_as_they_are()
+        _make_tensors_of_one_number_or_axis_more_simply()
+        _convert_bfloat16_by_its_bits()
+        _look_at_the_size_of_numbers_at_once()
         _check_no_overflow_that_nobody_asks_for()
         _unwrap_constants_alone()
         _call_functions_of_the_language_directly()
@@ -138,21 +143,119 @@ def _make_each_shape_once() -> None:
 
 
 def _compare_a_type_with_itself_at_once() -> None:
-    """Types are compared by name, and operands of one type are converted to it, however often it is the same one."""
+    """Types are compared by name, however often it is the same one."""
+    from triton.language import core
+
+    equal = core.dtype.__eq__
+    core.dtype.__eq__ = lambda self, other: self is other or equal(self, other)
+
+
+def _leave_operands_as_they_are() -> None:
+    """Operands are converted to one type, however often they have it, and copied to one shape, as NumPy does by itself.
+
+    A number beside a tensor is made a tensor once for each type and shape. What this gives goes into one operation
+    of elements, whose result has the whole shape.
+    """
     from triton.language import core
     from triton.language.semantic import TritonSemantic
 
-    equal, check = core.dtype.__eq__, TritonSemantic.binary_op_type_checking_impl
-    core.dtype.__eq__ = lambda self, other: self is other or equal(self, other)
+    check, broadcast = TritonSemantic.binary_op_type_checking_impl, TritonSemantic.broadcast_impl_value
+    shapes: dict[tuple[int, int], Any] = {}  # by the identities of two shapes, which are kept
+    numbers: dict[tuple[Any, ...], Any] = {}
 
     def checked(self: Any, lhs: Any, rhs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        same = type(lhs) is core.tensor and type(rhs) is core.tensor and lhs.dtype is rhs.dtype
-        # Quotients of half precision are of single precision, and pointers are added to no pointer.
-        if not same or lhs.dtype.is_ptr() or (len(args) > 3 and args[3]) or kwargs.get("div_or_mod"):
-            return check(self, lhs, rhs, *args, **kwargs)
-        return self.broadcast_impl_value(lhs, rhs)
+        # Quotients of half precision are of single precision.
+        if not kwargs and (len(args) < 3 or args[2:] == (True,)):
+            of_tensors = type(lhs) is core.tensor, type(rhs) is core.tensor
+            if of_tensors == (True, True):
+                offset = args[:1] == (True,) and lhs.dtype.is_ptr() and rhs.dtype.is_int()
+                if offset or (lhs.dtype is rhs.dtype and not lhs.dtype.is_ptr()):
+                    return spread(self, lhs, rhs)
+            elif of_tensors == (True, False) and type(rhs) in (int, float):
+                return beside(self, lhs, rhs, args)
+            elif of_tensors == (False, True) and type(lhs) in (int, float) and not rhs.dtype.is_ptr():
+                return beside(self, rhs, lhs, args)[::-1]
+        return check(self, lhs, rhs, *args, **kwargs)
+
+    def beside(self: Any, lhs: Any, number: float, args: tuple[Any, ...]) -> tuple[Any, Any]:
+        # Pointers have as many types as there are, and the same numbers beside them all.
+        kind = args[:1] if lhs.dtype.is_ptr() else lhs.dtype.name
+        key = kind, id(lhs.shape), type(number), number
+        if key not in numbers:
+            left, right = check(self, lhs, number, *args)
+            if left is not lhs:
+                return left, right
+            numbers[key] = right
+        return lhs, numbers[key]
+
+    def spread(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        if lhs.shape is rhs.shape:
+            return lhs, rhs
+        key = id(lhs.shape), id(rhs.shape)
+        if key not in shapes:
+            shapes[key] = broadcast(self, lhs, rhs)[0].type.shape  # which checks them
+        return spread_to(lhs, shapes[key]), spread_to(rhs, shapes[key])
+
+    def spread_to(value: Any, shape: Any) -> Any:
+        if value.type.is_block() and value.type.shape is shape:
+            return value
+        return core.tensor(value.handle, core.block_type(value.dtype, shape))
 
     TritonSemantic.binary_op_type_checking_impl = checked
+
+
+def _make_tensors_of_one_number_or_axis_more_simply() -> None:
+    """NumPy's own functions for it look at much more than the interpreter gives them."""
+    from triton.runtime import interpreter
+
+    made = interpreter.TensorHandle
+
+    def expand(self: Any, arg: Any, axis: int) -> Any:
+        shape = arg.data.shape
+        return made(arg.data.reshape(*shape[:axis], 1, *shape[axis:]), arg.dtype.scalar)
+
+    def splat(self: Any, type_of_triton: Any, arg: Any) -> Any:
+        data = numpy.empty(type_of_triton.shape.values, interpreter._get_np_dtype(arg.dtype))
+        data.fill(arg.data.item())
+        return made(data, arg.dtype.scalar)
+
+    builder = interpreter.InterpreterBuilder
+    builder.create_expand_dims, builder.create_splat = expand, splat
+
+
+def _convert_bfloat16_by_its_bits() -> None:
+    """The interpreter takes each number apart, and cuts the lower half off a float32; small ones it changes."""
+    from triton.runtime import interpreter
+
+    convert = interpreter._convert_float
+
+    def converted(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+        kinds = source.name, target.name
+        if rounding is not None or kinds not in (("bf16", "fp32"), ("fp32", "bf16")):
+            return convert(data, source, target, rounding)
+        widens = kinds[0] == "bf16"
+        bits = data.view(numpy.uint16 if widens else numpy.uint32)
+        size = bits & (0x7FFF if widens else 0x7FFFFFFF)
+        if ((size > 0) & (size < (0x80 if widens else 0x800000))).any():
+            return convert(data, source, target, rounding)
+        return bits.astype(numpy.uint32) << 16 if widens else (bits >> 16).astype(numpy.uint16)
+
+    interpreter._convert_float = converted
+
+
+def _look_at_the_size_of_numbers_at_once() -> None:
+    """Each array is asked whether its numbers fit its type, twice."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    refuse = interpreter.TensorHandle.__post_init__
+
+    def made_handle(self: Any, data: Any, dtype: Any, attr: dict[str, Any] | None = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if data.itemsize > 1 and type(dtype) is not core.pointer_type and data.itemsize * 8 > dtype.primitive_bitwidth:
+            refuse(self)
+
+    interpreter.TensorHandle.__init__ = made_handle
 
 
 def _unwrap_constants_alone() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
+from triton_interpreter import what_to_ignore
 
-from atom_kernels.settings import triton_interpret
-
-if not (triton_interpret() or torch.cuda.is_available()):
-    collect_ignore_glob = ["test_*.py"]
+collect_ignore_glob = what_to_ignore()
