@@ -66,6 +66,10 @@ class ServerOptions:
     )
     require_key: bool = _option(False, "Refuse to start without a key.")
     open_metrics: bool = _option(False, "Let /metrics be read without a key.")
+    page: bool = _option(
+        True,
+        "Serve a web page at / to chat by and to watch the engine. Its files need no key; what it asks for does.",
+    )
     metrics_prefix: str = _option(
         "atom",
         "What the names of /metrics begin with; vllm suits dashboards and routers made for it.",
