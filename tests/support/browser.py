@@ -64,7 +64,9 @@ class Browser:
 
     def text(self, selector: str) -> str:
         """The text that elements show, or hold while they are folded."""
-        return self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent).join('')", selector)
+        return self.run(
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent).join('')", selector
+        )
 
     def wait(self, expression: str, seconds: float = 20.0) -> Any:
         """The first value of a JavaScript expression that counts as true."""

@@ -35,7 +35,7 @@ def test_a_browser_gets_the_page_and_other_programs_a_few_words(server):
 
 
 def test_every_file_of_the_page_is_served_and_none_other(server):
-    assert PAGE_PATHS == {"/", *(f"/page/{file.name}" for file in PAGE.iterdir() if file.name != "index.html")}
+    assert {"/", *(f"/page/{file.name}" for file in PAGE.iterdir() if file.name != "index.html")} == PAGE_PATHS
     assert {get(server, path).status_code for path in PAGE_PATHS} == {200}
     kinds = {path.rpartition(".")[2]: get(server, path).headers["content-type"] for path in PAGE_PATHS - {"/"}}
     assert kinds == {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -92,7 +92,9 @@ def test_the_page_has_nothing_of_other_addresses_and_no_script_or_style_inside()
     text = "".join(file.read_text() for file in PAGE.iterdir())
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)\S+", text) == []
     index = (PAGE / "index.html").read_text()
-    assert re.findall(r"<style|<script(?! type=\"module\" src=\"page/main.js\"></script>)|\son\w+=|\sstyle=", index) == []
+    assert (
+        re.findall(r"<style|<script(?! type=\"module\" src=\"page/main.js\"></script>)|\son\w+=|\sstyle=", index) == []
+    )
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|localStorage|cookie", text)
 
 

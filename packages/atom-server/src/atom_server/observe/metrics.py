@@ -87,7 +87,7 @@ class Metrics:
             self._per_token[first].observe(tallies.seconds_per_token)
 
     def take_news(self, engine: int, num_tokens: int, gap: float | None) -> None:
-        """Count tokens that the engine of this rank has generated, `gap` seconds after the last ones of their sample."""
+        """Count tokens that an engine, by its rank, has generated `gap` seconds after the last ones of their sample."""
         self._generation_tokens[engine].inc(num_tokens)
         if gap is not None:
             self._inter_token[engine].observe(gap)

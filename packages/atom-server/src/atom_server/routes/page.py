@@ -1,4 +1,4 @@
-"""``GET /``: a page to chat by and to watch the engine. Its files lie in `page`, and a browser takes them as they are."""
+"""``GET /``: a page to chat by and to watch the engine. Its files lie in `page`, and browsers take them as they are."""
 
 from __future__ import annotations
 
