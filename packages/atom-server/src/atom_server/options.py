@@ -51,7 +51,8 @@ class ServerOptions:
     )
     api_key: str | None = _option(
         None,
-        "Bearer token that every request but GET /health and /ready must carry, or several separated by commas; "
+        "Bearer token that every request but GET /health, /ready and the files of the page must carry, or several "
+        "separated by commas; "
         "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
     )
     api_key_file: str | None = _option(
