@@ -213,6 +213,7 @@ class Replies:
 
     async def _events(self):
         try:
+            yield b": a comment of a proxy\n\n"
             for number, (delta, logprobs) in enumerate(self.deltas, 1):
                 choice = {"delta": delta, "logprobs": logprobs and {"content": logprobs}, "finish_reason": None}
                 yield (

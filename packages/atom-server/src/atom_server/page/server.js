@@ -57,7 +57,8 @@ export async function* events(response) {
     const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {
-      const data = block.replace(/^data: /, "");
+      if (!block.startsWith("data: ")) continue; // a comment, by which proxies keep a connection open
+      const data = block.slice("data: ".length);
       if (data === "[DONE]") return;
       const event = JSON.parse(data);
       if (event.error) throw new Refusal(0, event.error.message);
