@@ -53,10 +53,10 @@ class Browser:
         self._log.close()
 
     def open(self, url: str) -> None:
-        """Load a page, with an empty console and no key."""
-        self._post("/url", url=url)
+        """Load a page; what the console had of another one is forgotten."""
         self.console()
         self.messages.clear()
+        self._post("/url", url=url)
 
     def run(self, script: str, *args: Any) -> Any:
         """What `script`, the body of a function of `args`, returns."""
