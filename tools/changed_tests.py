@@ -55,7 +55,7 @@ def nearest_tests(changed: Iterable[Path], root: Path = ROOT) -> list[tuple[int,
 
 
 def _importers(root: Path) -> dict[Path, set[Path]]:
-    """For each file, the files that import it, or name it in a text as lazily imported modules and C sources are."""
+    """For each file, those that import it, or name it in a text as lazy modules, C sources and parts of a page are."""
     named: dict[str, Path] = {}
     for prefix, pattern in _MODULES:
         for folder in root.glob(prefix) if prefix else (root,):
@@ -63,6 +63,7 @@ def _importers(root: Path) -> dict[Path, set[Path]]:
     files = set(named.values())
     for source in root.glob("packages/*/src/*/native/*.[ch]"):
         named[source.stem] = named[source.name] = source
+    named |= {file.name: file for file in root.glob("packages/*/src/*/page/*.*")}
     importers: dict[Path, set[Path]] = defaultdict(set)
     for file in files:
         for name in _names_in(file):

@@ -15,9 +15,10 @@ FILES = {
     "packages/p/src/p/__init__.py": "from p.low import work",
     "packages/p/src/p/low.py": "def work(): ...",
     "packages/p/src/p/high.py": "from p.low import work",
-    "packages/p/src/p/chosen.py": "BACKENDS = ['p.lazy:Backend', 'kernel']",
+    "packages/p/src/p/chosen.py": "BACKENDS = ['p.lazy:Backend', 'kernel', 'chat.js']",
     "packages/p/src/p/lazy.py": "class Backend: ...",
     "packages/p/src/p/native/kernel.c": "int one;",
+    "packages/p/src/p/page/chat.js": "",
     "packages/p/tests/test_low.py": "from p.low import work",
     "packages/p/tests/test_high.py": "def test_late():\n    from p.high import work",
     "packages/p/tests/test_chosen.py": "import p.chosen",
@@ -48,7 +49,7 @@ def test_a_changed_test_is_the_nearest_and_others_are_left_out(clone: Path):
     assert nearest_names(clone, "packages/p/tests/test_other.py") == ["test_other.py"]
 
 
-@pytest.mark.parametrize("name", ["lazy.py", "native/kernel.c"])
+@pytest.mark.parametrize("name", ["lazy.py", "native/kernel.c", "page/chat.js"])
 def test_what_is_named_in_a_text_counts_as_imported(clone: Path, name: str):
     assert nearest_names(clone, f"packages/p/src/p/{name}") == ["test_chosen.py"]
 

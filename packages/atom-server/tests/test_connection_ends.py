@@ -51,6 +51,19 @@ def test_an_answer_that_takes_longer_than_a_request_may_is_waited_for():
         assert last_answer(client.rest()).status_code == 200
 
 
+def test_the_deadline_of_an_idle_connection_ends_with_its_next_request():
+    async def app(scope, receive, send):
+        if scope["path"] == "/slow":
+            await asyncio.sleep(1.2)
+        await plain_app(scope, receive, send)
+
+    with serving(app, timeout_keep_alive=1) as port, Client(port) as client:
+        client.send(WHOLE)
+        client.answer()
+        client.send(CLOSING.replace(b"/health", b"/slow"))
+        assert last_answer(client.rest()).status_code == 200
+
+
 def test_a_client_that_takes_nothing_is_cut_off_in_the_end():
     cut_off = threading.Event()
 

@@ -71,6 +71,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "port": 8000,
         "require_key": False,
         "open_metrics": False,
+        "page": True,
         "metrics_prefix": "atom",
         "share_prefixes": False,
         "requests_per_minute": 0,

@@ -120,6 +120,18 @@ def test_what_was_served_is_counted(server):
     assert after["num_requests_running"] == after["kv_cache_usage_perc"] == 0
 
 
+def test_tokens_are_counted_while_their_request_runs(server):
+    before = values(server)["generation_tokens_total"]
+    asked = {"prompt": [9] * 20, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", server.url + "/v1/completions", json=asked, timeout=30) as answer:
+        lines = answer.iter_lines()
+        while not next(lines).startswith("data:"):
+            pass
+        during = values(server)
+        assert during["num_requests_running"] == 1
+        assert 0 < during["generation_tokens_total"] - before < 400
+
+
 def test_the_time_of_a_request_is_that_in_the_queue_of_its_prompt_and_of_its_tokens(server):
     before = values(server)
     asked = {"prompt": [11] * 30, "max_tokens": 8, "ignore_eos": True}

@@ -14,7 +14,7 @@ from atom_server.bodies.memory import BodyMemory
 from atom_server.errors import install_error_handlers
 from atom_server.middleware import HeadAsGet, RequestContext
 from atom_server.options import ServerOptions
-from atom_server.routes import ROUTERS
+from atom_server.routes import ROUTERS, page
 from atom_server.routes.openapi import document_limits
 from atom_server.startup import make_state
 
@@ -43,13 +43,14 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
     app.state.server = make_state(engine, options)
     for router in ROUTERS:
         app.include_router(router)
+    if options.page:
+        app.include_router(page.router)
     document_limits(app, engine.info)
     install_error_handlers(app)
     # The last one added is the outermost.
     app.add_middleware(HeadAsGet)
     app.add_middleware(BodyMemory, most_bytes=_NUM_LARGEST_BODIES * options.max_body_bytes)
-    open_paths = OPEN_PATHS | {METRICS_PATH} if options.open_metrics else OPEN_PATHS
-    app.add_middleware(ApiKeys, keys=app.state.server.keys, open_paths=open_paths)
+    app.add_middleware(ApiKeys, keys=app.state.server.keys, open_paths=_open_paths(options))
     app.add_middleware(WebPageGuard, allowed_hosts=allowed_hosts(options), origins=options.origins)
     if options.origins:
         # Browsers ask before they send a key or JSON, and such a question carries no key: it is answered out here.
@@ -62,3 +63,9 @@ def create_app(engine: AsyncEngine, options: ServerOptions | None = None) -> Fas
         )
     app.add_middleware(RequestContext)
     return app
+
+
+def _open_paths(options: ServerOptions) -> frozenset[str]:
+    """What can be reached without a key."""
+    of_page = page.PAGE_PATHS if options.page else frozenset()
+    return OPEN_PATHS | of_page | ({METRICS_PATH} if options.open_metrics else frozenset())

@@ -62,6 +62,7 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
             f" ({concurrency:.1f} of them at full context){each}",
         ),
         ("API", f"{url}/v1"),
+        *([("page", f"{url}/")] if state.options.page else ()),
         ("docs", f"{url}/docs"),
         ("API key", "required" if len(state.keys) else "none"),
         ("started in", f"{seconds:.1f} s" + (f" ({phases})" if phases else "")),

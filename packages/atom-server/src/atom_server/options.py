@@ -51,7 +51,8 @@ class ServerOptions:
     )
     api_key: str | None = _option(
         None,
-        "Bearer token that every request but GET /health and /ready must carry, or several separated by commas; "
+        "Bearer token that every request but GET /health, /ready and the files of the page must carry, or several "
+        "separated by commas; "
         "unset takes ATOM_API_KEY, and where that is unset too, no key is asked for.",
     )
     api_key_file: str | None = _option(
@@ -66,6 +67,10 @@ class ServerOptions:
     )
     require_key: bool = _option(False, "Refuse to start without a key.")
     open_metrics: bool = _option(False, "Let /metrics be read without a key.")
+    page: bool = _option(
+        True,
+        "Serve a web page at / to chat by and to watch the engine. Its files need no key; what it asks for does.",
+    )
     metrics_prefix: str = _option(
         "atom",
         "What the names of /metrics begin with; vllm suits dashboards and routers made for it.",

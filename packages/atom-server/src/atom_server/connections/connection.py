@@ -189,6 +189,8 @@ class Connection(HttpToolsProtocol):
                     self._write_refusal(self._refusal)
                 self.transport.close()
         super().on_response_complete()
+        # uvicorn's own deadline of an idle connection would go on under the next request, and cut its answer off.
+        self._unset_keepalive_if_required()
         self._set_deadline()
 
     # Parsing.

@@ -199,9 +199,9 @@ class Generation:
     def _count(self, prompt_index: int, output: RequestOutput) -> None:
         before = self._tallies.num_tokens
         gap = self._tallies.count(prompt_index * self.n + output.index, output)
-        if gap is not None:
-            self._state.metrics.inter_token[self._stream.engines[prompt_index]].observe(gap)
-        self._state.rates.take_output(self._caller, self._tallies.num_tokens - before)
+        num_new = self._tallies.num_tokens - before
+        self._state.metrics.take_news(self._stream.engines[prompt_index], num_new, gap)
+        self._state.rates.take_output(self._caller, num_new)
         if output.index == 0:
             self._sum_cached += output.num_cached_tokens - self._num_cached[prompt_index]
             self._num_cached[prompt_index] = output.num_cached_tokens

@@ -24,7 +24,7 @@ _REJECTED = {429: "rate_limit", 503: "unavailable"}
 
 
 class Metrics:
-    """Counts what ends; what is running is asked of the engine when somebody reads.
+    """Counts tokens as they come and requests as they end; what runs is asked of the engine when somebody reads.
 
     Counts of tokens and samples are each engine's own. What is measured of a whole request counts for the engine of its
     first prompt, and what no engine has seen for the first one.
@@ -32,9 +32,6 @@ class Metrics:
     Args:
         prefix: what all names begin with.
         model_name: their label, beside the engine's rank.
-
-    Attributes:
-        inter_token: the seconds between news of a sample, by rank.
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str, model_name: str) -> None:
@@ -50,7 +47,7 @@ class Metrics:
         self._finished = self._counter("request_success", "Samples that ended, by reason.", "finished_reason")
         self._rejections = self._counter("admission_rejections", "Requests that were sent away, by reason.", "reason")
         self._ttft = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
-        self.inter_token = self._histogram("inter_token_latency_seconds", "Between news of a sample.", _STEPS)
+        self._inter_token = self._histogram("inter_token_latency_seconds", "Between news of a sample.", _STEPS)
         self._per_token = self._histogram("request_time_per_output_token_seconds", "Mean of a request.", _STEPS)
         self._latency = self._histogram("e2e_request_latency_seconds", "From arrival to the end.", _SECONDS)
         self._queue = self._histogram("request_queue_time_seconds", "From arrival until it runs.", _SECONDS)
@@ -69,7 +66,6 @@ class Metrics:
             engine, samples = prompt.engine, range(index * params.n, (index + 1) * params.n)
             self._prompt_tokens[engine].inc(prompt.num_tokens)
             self._cached_tokens[engine].inc(prompt.num_cached_tokens)
-            self._generation_tokens[engine].inc(sum(map(tallies.num_tokens_of, samples)))
             for sample in samples:
                 self._finished.labels(**self._engines[engine], finished_reason=reasons[sample]).inc()
         first = prompts[0].engine
@@ -89,6 +85,12 @@ class Metrics:
             self._inference[first].observe(tallies.latency - queued)
         if tallies.seconds_per_token:
             self._per_token[first].observe(tallies.seconds_per_token)
+
+    def take_news(self, engine: int, num_tokens: int, gap: float | None) -> None:
+        """Count tokens that an engine, by its rank, has generated `gap` seconds after the last ones of their sample."""
+        self._generation_tokens[engine].inc(num_tokens)
+        if gap is not None:
+            self._inter_token[engine].observe(gap)
 
     def take_status(self, status: int) -> None:
         """Count an answer with this status."""

@@ -1,4 +1,4 @@
-"""The HTTP routes, one file for each concern."""
+"""The HTTP routes, one file for each concern; `ROUTERS` are those that every server has."""
 
 from atom_server.routes import (
     admin,
