@@ -191,7 +191,6 @@ class EdgeProcess:
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-
     @property
     def computed_s(self) -> float:
         """Seconds that it has run on a processor."""
