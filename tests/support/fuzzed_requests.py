@@ -99,9 +99,10 @@ class FuzzedRequest:
 
 
 class RequestFuzzer:
-    """Draws requests; the same ones for the same `seed` and OpenAPI `document`."""
+    """Draws requests; the same ones for the same `seed` and OpenAPI `document`. They carry the API key `key`."""
 
-    def __init__(self, document: dict[str, Any], seed: int) -> None:
+    def __init__(self, document: dict[str, Any], seed: int, *, key: str) -> None:
+        self._key = f"Bearer {key}"
         self._draw = random.Random(seed)
         self._values = HostileValues(self._draw)
         routes = {path: operations for path, operations in document["paths"].items() if path not in _NOT_FUZZED}
@@ -205,6 +206,7 @@ class RequestFuzzer:
     def _broken_http(self) -> FuzzedRequest:
         body = as_json(GOOD_BODIES[TEXT][0]).encode()
         start = f"POST {TEXT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {_JSON_TYPE}\r\n".encode()
+        start += f"authorization: {self._key}\r\n".encode()
         chunked = start + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
         chunk = b"%x\r\n%s\r\n" % (len(body), body)
         get = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -343,6 +345,7 @@ class RequestFuzzer:
         **how: Any,
     ) -> FuzzedRequest:
         given = {"host": "localhost", "content-type": _JSON_TYPE, "connection": "close"}
+        given |= {"authorization": self._key}
         given |= {"content-length": str(len(body))} | dict(headers or [])
         head = "".join(f"{key}: {value}\r\n" for key, value in given.items())
         content = f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1", "replace") + body

@@ -62,23 +62,30 @@ class HealthProbe:
         return Probed(num_asked, [Slow(*slow) for slow in slowest], idle_s, p99_s)
 
 
-class _Times(NamedTuple):
+class Times(NamedTuple):
     """Seconds of threads so far: waiting for a processor, and running on one."""
 
     delay: float
     computed: float
 
 
-def _times(thread: Path) -> _Times:
+def times_of(thread: Path) -> Times:
+    """Those of a thread, which is a folder of ``/proc``."""
     try:
         computed, delay, _ = (thread / "schedstat").read_text().split()
     except OSError:  # it has ended
-        return _Times(0.0, 0.0)
-    return _Times(int(delay) / 1e9, int(computed) / 1e9)
+        return Times(0.0, 0.0)
+    return Times(int(delay) / 1e9, int(computed) / 1e9)
 
 
-def _delays(pid: int) -> float:
-    return sum(_times(thread).delay for thread in Path(f"/proc/{pid}/task").iterdir())
+def delays_of(pid: int) -> float:
+    """Seconds that all threads of a process waited for a processor."""
+    return sum(times_of(thread).delay for thread in Path(f"/proc/{pid}/task").iterdir())
+
+
+def computed_by(pid: int) -> float:
+    """Seconds that all threads of a process ran on one."""
+    return sum(times_of(thread).computed for thread in Path(f"/proc/{pid}/task").iterdir())
 
 
 def _ask(connection: HTTPConnection) -> None:
@@ -97,16 +104,16 @@ def _ask(connection: HTTPConnection) -> None:
 def _measure(connection: HTTPConnection, pid: int) -> Slow:
     """One question to `pid`, whose first thread runs the event loop."""
     loop, own = Path(f"/proc/{pid}/task/{pid}"), Path("/proc/thread-self")
-    loop_before, own_before, all_before = _times(loop), _times(own), _delays(pid)
+    loop_before, own_before, all_before = times_of(loop), times_of(own), delays_of(pid)
     asked = time.monotonic()
     _ask(connection)
     waited = time.monotonic() - asked
-    loop_after, own_after = _times(loop), _times(own)
+    loop_after, own_after = times_of(loop), times_of(own)
     own_delay = own_after.delay - own_before.delay
     loop_delay = loop_after.delay - loop_before.delay
     # What the loop itself computed is the server's doing, however long other threads waited meanwhile.
     computed = min(waited - own_delay - loop_delay, loop_after.computed - loop_before.computed)
-    return Slow(asked, waited, max(0.0, computed, waited - own_delay - (_delays(pid) - all_before)))
+    return Slow(asked, waited, max(0.0, computed, waited - own_delay - (delays_of(pid) - all_before)))
 
 
 @contextlib.contextmanager

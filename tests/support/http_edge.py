@@ -20,6 +20,7 @@ import httpx
 from atom_server import ServerOptions
 from atom_server.connections.listen import listening, open_socket
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
+from health_probe import computed_by
 
 WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 CLOSING = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
@@ -190,12 +191,18 @@ class EdgeProcess:
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+    @property
+    def computed_s(self) -> float:
+        """Seconds that it has run on a processor."""
+        return computed_by(self._process.pid)
+
 
 async def _serve_process() -> None:
     from atom_server.connections.descriptors import watch_descriptors
 
     with open_socket("127.0.0.1", 0) as listener:
-        server = SignalFreeServer(uvicorn_settings(plain_app, ServerOptions()))
+        options = ServerOptions(timeout_keep_alive=60, timeout_request=60)
+        server = SignalFreeServer(uvicorn_settings(plain_app, options))
         print(listener.getsockname()[1], flush=True)
         watching = asyncio.ensure_future(watch_descriptors())
         await server.serve(sockets=[listener])

@@ -80,11 +80,12 @@ def sizes_mb(pids: list[int]) -> dict[int, float]:
     return {pid: kilobytes(pid, "VmRSS") / 1024 for pid in pids}
 
 
-def wait_until_idle(url: str, seconds: float = 60) -> None:
+def wait_until_idle(url: str, seconds: float = 60, *, key: str = "") -> None:
     """Until the server has nothing left to do."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        load = httpx.get(url + "/load", timeout=60).json()
+        load = httpx.get(url + "/load", timeout=60, headers=headers).json()
         if not (load["server_load"] or load["num_requests_running"] or load["num_requests_waiting"]):
             return
         time.sleep(0.1)

@@ -50,7 +50,7 @@ RANGES = {
     "min_p": (0, 1, -1e-9, 1.0000001, "at least 0 and at most 1"),
     "presence_penalty": (-2, 2, -2.0000001, 2.0000001, "at least -2 and at most 2"),
     "frequency_penalty": (-2, 2, -2.0000001, 2.0000001, "at least -2 and at most 2"),
-    "repetition_penalty": (1e-9, 100, 0, 100.00001, "above 0 and at most 100"),
+    "repetition_penalty": (0.01, 100, 0.00999, 100.00001, "at least 0.01 and at most 100"),
     "n": (1, 8, 0, 9, "from 1 to 8"),
     "seed": (-(2**63), 2**63 - 1, -(2**63) - 1, 2**63, f"from {-(2**63)} to {2**63 - 1}"),
     "logprobs": (0, 20, -1, 21, "from 0 to 20"),

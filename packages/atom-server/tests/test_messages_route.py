@@ -9,6 +9,9 @@ import anthropic
 import pytest
 
 from atom_server import ServerOptions
+from atom_server.bodies.body import parse_object
+from atom_server.errors import APIError
+from atom_server.schemas.messages import MessagesRequest
 
 MESSAGES: Any = [{"role": "user", "content": "Tell me a story."}]
 
@@ -117,3 +120,15 @@ def test_the_key_may_come_in_anthropics_header(make_front):
             create(client)
     body: Any = caught.value.body
     assert body["error"]["type"] == "authentication_error"
+
+
+def conversation(*num_blocks):
+    """A message for each number, of as many blocks; and one that is a string."""
+    turns = [{"role": "user", "content": [{"type": "text", "text": "a"}] * number} for number in num_blocks]
+    return {"max_tokens": 1, "messages": [*turns, {"role": "user", "content": "and this"}]}
+
+
+def test_all_messages_together_have_a_limited_number_of_blocks():
+    parse_object(MessagesRequest, conversation(4096, 4000, 96))
+    with pytest.raises(APIError, match="'messages' must have at most 8192 blocks of content together, not 8193"):
+        parse_object(MessagesRequest, conversation(4096, 4000, 96, 1))

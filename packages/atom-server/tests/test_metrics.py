@@ -30,6 +30,7 @@ NAMES = [
     "admission_rejections_total",
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",
+    "event_loop_lag_seconds",
     "request_time_per_output_token_seconds",
     "e2e_request_latency_seconds",
     "request_decode_time_seconds",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 import time
 import tracemalloc
 
@@ -18,56 +16,12 @@ from atom_server.errors import APIError
 from atom_server.options import ServerOptions
 from atom_server.schemas.answers import TextChoice, TextCompletion, TextLogprobs
 from atom_server.schemas.completions import CompletionRequest
+from loop_lag import LagProbe, send
 from machine_speed import slowness
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 # What others may have to wait, in seconds of this process's own work; a server alone on its machine keeps to half.
 MOST_SECONDS = 0.1
-
-
-class LagProbe:
-    """Measures how long the server's event loop keeps a callback waiting.
-
-    Only what this process computed meanwhile counts: on a busy machine it may be kept waiting by others, and it
-    computes more slowly then, which `slowness` tells.
-    """
-
-    def __init__(self, server) -> None:
-        self._loop = server.loop
-        self._stopped = False
-        self.worst = 0.0
-
-    def __enter__(self):
-        self._probing = asyncio.run_coroutine_threadsafe(self._probe(), self._loop)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped = True
-        self._probing.result(10)
-
-    async def _probe(self) -> None:
-        while not self._stopped:
-            started, computed = time.perf_counter(), time.process_time()
-            await asyncio.sleep(0.001)
-            waited = time.perf_counter() - started - 0.001
-            self.worst = max(self.worst, min(waited, time.process_time() - computed))
-
-
-def send(server, path, content, *, leave_after=None):
-    """The status of the answer to a body, read to its end; 0 where the client left before it came."""
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    host, _, port = server.url.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
-        connection.settimeout(60 if leave_after is None else leave_after)
-        status = 0
-        try:
-            while data := connection.recv(2**18):
-                status = status or int(data[9:12])
-        except TimeoutError:
-            assert leave_after is not None
-    return status
-
 
 IDS = [5, 6, 7]
 STREAM = {"prompt": "x", "n": 512, "max_tokens": 8, "ignore_eos": True, "stream": True, "logprobs": 5}
@@ -200,6 +154,24 @@ def test_no_request_holds_up_the_others(server, name):
         if lags[-1] < MOST_SECONDS:
             break
     assert min(lags) < MOST_SECONDS
+
+
+@pytest.mark.parametrize(("length", "order"), [(10, ["checked", "others"]), (2**17, ["others", "checked"])])
+def test_others_have_a_turn_between_decoding_a_long_body_and_checking_it(server, monkeypatch, length, order):
+    happened = []
+
+    def decode(content):
+        server.loop.call_soon(happened.append, "others")
+        return decode_json_object(content)
+
+    def parse(schema, values):
+        happened.append("checked")
+        return parse_object(schema, values)
+
+    monkeypatch.setattr("atom_server.routes.accepted.decode_json_object", decode)
+    monkeypatch.setattr("atom_server.routes.accepted.parse_object", parse)
+    assert server.post("/v1/completions", prompt="x", max_tokens=1, ignored="x" * length).status_code == 200
+    assert happened == order
 
 
 def test_nothing_is_made_for_samples_that_are_refused(server):

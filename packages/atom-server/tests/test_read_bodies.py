@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any, ClassVar
 
@@ -172,6 +173,21 @@ def test_a_field_that_cannot_be_is_told_by_its_path(values, param, code, told):
     error = refusal_of(parse_object, Fields, values)
     assert (error.status, error.param, error.code) == (400, param, code)
     assert told in error.message
+
+
+def test_no_garbage_is_looked_for_while_a_body_is_checked():
+    """Each of many new objects would start it again, and it takes as long as the check itself."""
+    looked_for = []
+    values = {"number": 1, "items": [{"a": "x"} for _ in range(5000)]}
+    gc.callbacks.append(lambda phase, info: looked_for.append(phase))
+    try:
+        body, _ = parse_object(Fields, values)
+    finally:
+        gc.callbacks.pop()
+    assert body.number == 1
+    # What waited until the end of the check is looked for once.
+    assert looked_for in ([], ["start", "stop"])
+    assert gc.isenabled()
 
 
 def test_fields_that_are_not_known_are_named_and_too_many_refused():

@@ -24,6 +24,7 @@ from atom_server.connections.descriptors import connections_that_fit, watch_desc
 from atom_server.connections.limits import ConnectionLimits
 from atom_server.connections.listen import url_of
 from atom_server.connections.open_connections import OpenConnections
+from atom_server.observe.loop_lag import watch_loop
 from atom_server.options import ServerOptions
 from atom_server.state import ServerState
 
@@ -171,7 +172,8 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         server = SignalFreeServer(uvicorn_settings(app, options))
         life = Lifecycle(state, server)
         _handle_signals(life.on_signal)
-        watching = [asyncio.ensure_future(each) for each in (life.watch_engine(), watch_descriptors())]
+        watches = (life.watch_engine(), watch_descriptors(), watch_loop(state.metrics.loop_lag))
+        watching = [asyncio.ensure_future(each) for each in watches]
         scheme = "https" if options.ssl_certfile else "http"
         show_banner(state, url_of(listener, scheme), seconds=time.time() - started)
         # Garbage collection leaves out what stays for good, so that streams do not wait for it.

@@ -82,7 +82,8 @@ def parse_object(schema: type[Schema], values: dict[str, Any]) -> tuple[Schema, 
         raise APIError(400, f"the body has {len(values)} fields; at most {_MOST_FIELDS} are read")
     given = {name: value for name, value in values.items() if value is not None}
     try:
-        body = schema.model_validate(given)
+        with no_collection():
+            body = schema.model_validate(given)
     except ValidationError as error:
         raise _explain_bad_field(error, given) from None
     known = set(schema.model_fields) | getattr(schema, "also_accepted", frozenset())

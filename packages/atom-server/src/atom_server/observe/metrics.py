@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
 _STEPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
 _SAMPLES = (1, 2, 5, 10, 20, 50, 100)
 _REJECTED = {429: "rate_limit", 503: "unavailable"}
@@ -32,6 +33,9 @@ class Metrics:
     Args:
         prefix: what all names begin with.
         model_name: their label, beside the engine's rank.
+
+    Attributes:
+        loop_lag: the seconds that this process's event loop was late, whichever engine's news it was busy with.
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str, model_name: str) -> None:
@@ -48,6 +52,7 @@ class Metrics:
         self._rejections = self._counter("admission_rejections", "Requests that were sent away, by reason.", "reason")
         self._ttft = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self._inter_token = self._histogram("inter_token_latency_seconds", "Between news of a sample.", _STEPS)
+        [self.loop_lag, *_] = self._histogram("event_loop_lag_seconds", "How late the server's loop is.", _LAGS)
         self._per_token = self._histogram("request_time_per_output_token_seconds", "Mean of a request.", _STEPS)
         self._latency = self._histogram("e2e_request_latency_seconds", "From arrival to the end.", _SECONDS)
         self._queue = self._histogram("request_queue_time_seconds", "From arrival until it runs.", _SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -12,6 +13,8 @@ from atom_server.schemas.fields.strict_model import RequestOfModel
 from atom_server.state import ServerState, server_state
 
 Schema = TypeVar("Schema", bound=RequestOfModel)
+# Bytes of a body whose decoding, checking and use may each take milliseconds: others get their turn in between.
+_LONG = 2**16
 
 
 async def accepted(
@@ -31,6 +34,11 @@ async def accepted(
         state.check_takes_requests()
     state.rates.take_request(caller_of(request))
     content = await read_body(request, state.options.max_body_bytes)
-    body, ignored = parse_object(schema, decode_json_object(content))
+    values = decode_json_object(content)
+    if len(content) > _LONG:
+        await asyncio.sleep(0)
+    body, ignored = parse_object(schema, values)
+    if len(content) > _LONG:
+        await asyncio.sleep(0)
     state.check_model(body.model)
     return state, body, ignored_header(ignored)

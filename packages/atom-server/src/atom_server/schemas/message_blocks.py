@@ -10,13 +10,26 @@ from pydantic import BeforeValidator, Field
 from atom_server.schemas.chat import TextOrParts
 from atom_server.schemas.fields.strict_model import OpenModel
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 MAX_BLOCKS = 4096
+# Each becomes an object of its own, in microseconds. Messages of many blocks each would take a tenth of a second.
+MAX_BLOCKS_OF_ALL = 8192
 ToolUseId = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 def text_blocks(value: Any) -> Any:
     """A string as one block of text."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+def count_blocks(messages: Any) -> Any:
+    """Refuse messages that have too many blocks together."""
+    if isinstance(messages, list):
+        contents = (message.get("content") for message in messages if isinstance(message, dict))
+        number = sum(len(content) for content in contents if isinstance(content, list))
+        if number > MAX_BLOCKS_OF_ALL:
+            raise ValueError(f"must have at most {MAX_BLOCKS_OF_ALL} blocks of content together, not {number}")
+    return messages
 
 
 class TextBlock(OpenModel):
@@ -109,5 +122,5 @@ def _chat_message(turn: InputMessage) -> dict[str, Any]:
 
 
 def _chat_call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = json.dumps(block.input, ensure_ascii=False)
+    arguments = _ENCODER.encode(block.input)
     return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}

@@ -12,7 +12,7 @@ from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, TextPa
 from atom_server.schemas.fields.sampling import MAX_TOKENS, StopStrings
 from atom_server.schemas.fields.strict_model import OpenModel, RequestOfModel, StrictModel
 from atom_server.schemas.fields.tools import MAX_TOOLS, FunctionName
-from atom_server.schemas.message_blocks import InputMessage, chat_messages
+from atom_server.schemas.message_blocks import InputMessage, chat_messages, count_blocks
 
 
 def _text_of_system(value: Any) -> Any:
@@ -75,9 +75,9 @@ class OutputConfig(OpenModel):
 class CountTokensRequest(RequestOfModel, OpenModel):
     """A conversation whose tokens are to be counted."""
 
-    messages: Annotated[list[InputMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)] = Field(
-        description="The assistant's turn goes on inside the last message where that is the assistant's."
-    )
+    messages: Annotated[
+        list[InputMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), BeforeValidator(count_blocks)
+    ] = Field(description="The assistant's turn goes on inside the last message where that is the assistant's.")
     system: Annotated[str, _SystemText] | None = Field(None, description="A string, or a list of blocks of type text.")
     tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field([])
     tool_choice: ToolChoice | None = None

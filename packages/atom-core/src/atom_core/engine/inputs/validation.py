@@ -19,6 +19,8 @@ MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKENS = 128
 MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 128, 256
 MAX_PRIORITY = 100
+# Divided by less, a logit may be infinite.
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100
 MAX_TENANT = 128
 # Checking so many ids takes about a millisecond.
 SLICE_TOKENS = 16_384
@@ -96,7 +98,7 @@ def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None
     _number("min_p", params.min_p, 0, 1)
     _number("presence_penalty", params.presence_penalty, -2, 2)
     _number("frequency_penalty", params.frequency_penalty, -2, 2)
-    _number("repetition_penalty", params.repetition_penalty, 0, 100, above_minimum=True)
+    _number("repetition_penalty", params.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
     _integer("n", params.n, 1, limits.max_num_seqs)
     if params.seed is not None:
         _integer("seed", params.seed, -(2**63), 2**63 - 1)

@@ -15,9 +15,11 @@ from atom_core.engine.inputs.validation import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROB_TOKENS,
     MAX_LOGPROBS,
+    MAX_REPETITION_PENALTY,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKENS,
+    MIN_REPETITION_PENALTY,
 )
 from atom_server.errors import unsupported
 from atom_server.schemas.fields.model_request import MAX_INTEGER, PromptRequest, as_list, at_most
@@ -83,7 +85,9 @@ class GenerationRequest(PromptRequest):
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] = 1
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] = 1.0
+    repetition_penalty: Annotated[
+        float, Field(ge=MIN_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY, allow_inf_nan=False)
+    ] = 1.0
     logit_bias: Annotated[
         dict[int, Bias], Field(max_length=MAX_LOGIT_BIAS), BeforeValidator(_integer_keys), at_most(MAX_LOGIT_BIAS)
     ] = Field({}, description="Token id -> number added to its logit.")
