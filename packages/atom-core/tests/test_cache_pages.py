@@ -110,6 +110,16 @@ def test_the_bytes_allocated_are_those_of_keys_and_values(family, tmp_path):
         assert engine.stats.num_blocks * len(model.cached.plans) >= 12
 
 
+def test_a_warm_up_has_a_block_of_its_own(tiny_llama):
+    shapes = []
+    for warmup in ("none", "full"):
+        with LLMEngine(str(tiny_llama), dtype="float32", num_kv_blocks=12, num_threads=1, warmup=warmup) as engine:
+            caches = engine._core._executor._runner.running.model.cached.kv_caches  # type: ignore[attr-defined]
+            shapes.append(next(iter(caches.values()))[0].shape)
+            assert engine.stats.num_blocks == 12
+    assert [shape[0] for shape in shapes] == [12, 13]
+
+
 def test_a_hybrid_engine_holds_less_than_the_whole_context_in_each_layer(tmp_path):
     folder = make_tiny("gemma3", tmp_path)
     prompt, params = list(range(3, 200)), SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)

@@ -31,7 +31,7 @@ class CacheSize:
 
     @property
     def spare_block(self) -> int:
-        """The block behind those that requests get: steps of nobody write there."""
+        """The block behind those that requests get, where there is a warm-up: its steps write there."""
         return self.num_blocks
 
     def num_bytes(self, pages: CachePages) -> int:

@@ -90,7 +90,9 @@ def allocate(
     """
     pages, size = loaded.pages, loaded.size
     num_slots = size.num_slots + size.num_snapshots
-    caches = allocate_caches(model.all_mixers, pages, size.spare_block + 1, device, num_slots=num_slots)
+    # Behind the blocks of requests lies the spare one, where a warm-up has its steps write.
+    num_blocks = size.num_blocks + (config.compile.warmup != "none")
+    caches = allocate_caches(model.all_mixers, pages, num_blocks, device, num_slots=num_slots)
     in_slots = [name for group in pages.groups if group.spec.in_slots for name in group.layers]
     states = StateSlots([tensor for name in in_slots for tensor in caches[name]])
     mover = make_mover(config, pages, caches, size=loaded.offload, device=device, ranks=ranks)
