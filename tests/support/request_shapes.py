@@ -137,7 +137,7 @@ class ShapeSearch:
 
     Args:
         document: the server's OpenAPI document, whose fields are filled.
-        seed: the same requests for the same costs.
+        seed: decides what is drawn; the same costs then give the same requests.
         largest: bytes of a body.
     """
 

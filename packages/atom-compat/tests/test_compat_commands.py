@@ -47,6 +47,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
 
     def start(module: str, flags: str) -> Any:
         monkeypatch.setattr(sys, "argv", [module, *shlex.split(flags)])
+        for name in [name for name in sys.modules if name.startswith("atom_server.examples.")]:
+            monkeypatch.delitem(sys.modules, name)  # other tests of this process import what is run here
         with pytest.raises(SystemExit) as exit_code:
             runpy.run_module(module, run_name="__main__")
         return exit_code.value.code
