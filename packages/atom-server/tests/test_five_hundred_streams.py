@@ -16,7 +16,8 @@ NUM_STREAMS = 500
 MAX_TOKENS = 72
 # Seconds between two that come: all of them are there before the first one ends.
 APART = 0.002
-# For 99 of 100: of the answers of `/health`, in seconds of the server's own, and of its looks at its own loop.
+# Seconds of the server's own time that 99 of 100 answers of `/health` take at most, and the lag that 99 of 100 looks
+# at its loop find at most.
 MOST_SECONDS = 0.05
 # Where the same work takes longer than on a quiet machine by so much, what others do makes the loop late, and too few
 # answers come for 99 of 100 to mean anything.

@@ -19,7 +19,7 @@ from serving_processes import engine_pid, sizes_mb, wait_until_idle
 
 # What `/health` may take for 99 of 100, in seconds of the server's own, on a quiet machine.
 MOST_SECONDS = 0.05
-# Of what the process has after the first minute, when free lists and caches have their sizes.
+# A process may grow by this part of its size after the first minute, when free lists and caches have their sizes.
 MOST_GROWTH = 0.05
 
 T = TypeVar("T")

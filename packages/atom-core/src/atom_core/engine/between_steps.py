@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# Of the time of requests that run, a part of this many goes into slices of the warm-up.
+# Slices of the warm-up take one of this many parts of the time, and steps of requests the others.
 PARTS = 3
 # A slice comes after this many seconds of steps at least: streams get a few tokens between two of them.
 LEAST_SECONDS = 0.03

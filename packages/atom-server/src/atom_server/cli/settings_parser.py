@@ -64,7 +64,7 @@ class SettingsParser(configargparse.ArgumentParser):
     """
 
     def __init__(self, *args: Any, structs: Sequence[type] = (), **keywords: Any) -> None:
-        # Of a name that two structs have, the first one's is the flag.
+        # Where two structs have an option of one name, the first struct's is the flag.
         self._options = {option.name: option for struct in reversed(structs) for option in options_of(struct)}
         if structs:
             keywords |= {"args_for_setting_config_path": ["--config"], "config_arg_help_message": _FILE_HELP}

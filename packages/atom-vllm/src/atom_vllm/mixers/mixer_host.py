@@ -81,7 +81,7 @@ def mixer_host_factory(vllm_config: Any) -> Callable[[Any, str, BuildContext], V
     # Connectors save and load caches in vLLM's operator, and some graphs break at it.
     may_be_direct = vllm_config.kv_transfer_config is None and not compat.breaks_graphs_at_attention()
 
-    # By the operator's name: each kind of layer has a class of its own in vLLM.
+    # The operator's name decides, since each kind of layer has a class of its own in vLLM.
     hosts = {
         AttentionProblem.name: partial(_paged_host, vllm_config=vllm_config, may_be_direct=may_be_direct),
         MlaProblem.name: partial(_latent_host, vllm_config=vllm_config),
