@@ -23,7 +23,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.8, "seed": 4, "top_k": 9, "top_p": 0.8},
     {"temperature": 0.0, "presence_penalty": 0.3, "repetition_penalty": 1.2},
     {"temperature": 0.0, "logprobs": 2, "prompt_logprobs": 1},
-    {"temperature": 0.0, "allowed_token_ids": [5, 6, 7], "min_tokens": 2},
+    {"temperature": 0.0, "allowed_token_ids": [5, 6, 7], "min_tokens": 1},
 )
 
 
