@@ -67,7 +67,8 @@ def test_no_warm_up_changes_a_token(
     monkeypatch.setattr(between_steps, "LEAST_SECONDS", 0.0)
     folder, found = str(tiny_family(family)), {}
     for warmup in ("none", "full", "background"):
-        with LLMEngine(folder, dtype="float32", warmup=warmup, **OPTIONS) as engine:
+        # A captured step has rows of padding, and cuBLAS rounds otherwise for another number of rows.
+        with LLMEngine(folder, dtype="float32", warmup=warmup, batch_invariant=True, **OPTIONS) as engine:
             found[warmup] = served(engine)
     assert found["full"] == found["none"]
     assert found["background"] == found["none"]
