@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.gpu import ceilings, command, models, processes, turns
-from benchmarks.gpu.served.table import COLUMNS
+from benchmarks.gpu.served.table import COLUMNS, served_table
 
 TINY = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48,
@@ -100,6 +100,24 @@ def test_servers_are_measured_with_cold_and_warm_caches_and_a_peer_that_is_not_t
     printed = capsys.readouterr().out
     assert "| share of steady" in printed
     assert "Process start to ready, tiny, caches cold: atom" in printed
+
+
+def test_a_variant_of_an_earlier_run_is_told_with_its_commit() -> None:
+    def measured(commit: str, **about: str) -> dict[str, Any]:
+        engines = {"atom": {"version": "1", "median": 1.0, "range": [1.0, 1.0]}}
+        about = {"what": "first tokens", "caches": "warm", "workload": "short", **about}
+        return {"model": "tiny", "figure": "f", "unit": "ms", "commit": commit, "about": about, "engines": engines}
+
+    document: dict[str, Any] = {
+        "machine": {"device": "A GPU", "commit": "new", "date": "2026-01-01", "versions": {"torch": "2"}},
+        "copy_tb_per_s": 1.0,
+        "matmul_tflop_per_s": 1.0,
+        "settings": {"dtype": "bfloat16"},
+        "results": [measured("new"), measured("old", **{"with": "warmup=none"})],
+    }
+    assert served_table(document).endswith("Rows with warmup=none are of commit old.")
+    document["results"].pop()
+    assert "are of commit" not in served_table(document)
 
 
 def test_results_of_earlier_runs_stay_unless_they_are_measured_again(

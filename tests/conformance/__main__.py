@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 from atom_models import resolve_model
+from benchmarks import machine
+from benchmarks.report import save
 from tests.conformance.checkpoint_folder import write_checkpoint_folder
 from tests.conformance.environments import EnvironmentUnavailableError, command_of, environment_of
-from tests.conformance.results import Result, failures, markdown_table, print_table, result_of_run
+from tests.conformance.results import Result, failures, markdown_table, print_table, record, result_of_run
 from tests.conformance.server import running_server
 from tests.conformance.suite import Suite, chosen_suites
 
@@ -49,6 +51,8 @@ def main() -> int:
         return 0
     results = run_all(suites, args.cache.resolve(), [*FLAGS, *shlex.split(args.serve)])
     print_table(results)
+    if not args.suites:
+        print(f"written: {save(record(results, machine.describe()))}")
     return 1 if failures(results, skip_unavailable=args.skip_unavailable) else 0
 
 

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -44,6 +45,23 @@ def result_of_run(suite: Suite, returncode: int, report: Path, seconds: float) -
 def failures(results: Sequence[Result], *, skip_unavailable: bool) -> list[Result]:
     """What did not pass; a client that could not be installed counts unless it is to be skipped."""
     return [result for result in results if not result.passed and (result.available or not skip_unavailable)]
+
+
+def record(results: Sequence[Result], machine: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run on `machine`: each suite's client, outcome and seconds."""
+    return {
+        "benchmark": "conformance",
+        "machine": machine,
+        "suites": {
+            result.suite.name: {
+                "client": " ".join(result.suite.client),
+                "outcome": result.outcome,
+                "passed": result.passed,
+                "seconds": round(result.seconds),
+            }
+            for result in results
+        },
+    }
 
 
 def print_table(results: Sequence[Result]) -> None:

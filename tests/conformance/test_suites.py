@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.environments import EnvironmentUnavailableError, environment_of
-from tests.conformance.results import Result, failures, markdown_table, result_of_run
+from tests.conformance.results import Result, failures, markdown_table, record, result_of_run
 from tests.conformance.suite import Suite, all_suites, chosen_suites
 
 DOCS = Path(__file__).parents[2] / "docs" / "conformance.md"
@@ -83,3 +83,12 @@ def test_an_environment_that_cannot_be_made_says_so_and_is_not_kept(tmp_path: Pa
 def test_the_docs_list_every_suite():
     # python -m tests.conformance --list prints what belongs there
     assert markdown_table(all_suites()) in DOCS.read_text(encoding="utf-8")
+
+
+def test_a_record_has_each_suite_with_its_client_and_outcome(tmp_path: Path):
+    results = [judge(tmp_path, '<testcase name="a"/><testcase name="b"><failure/></testcase>', returncode=1)]
+    assert record(results, {"commit": "abc"}) == {
+        "benchmark": "conformance",
+        "machine": {"commit": "abc"},
+        "suites": {"one": {"client": "client 1.2", "outcome": "FAILED: 1 of 2", "passed": False, "seconds": 1}},
+    }

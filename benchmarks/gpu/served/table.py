@@ -35,8 +35,16 @@ def served_table(document: dict[str, Any]) -> str:
             cells = (_cell(by_what[what], engine) if what in by_what else "" for what in COLUMNS)
             rows.append((*key, NAMES[engine], *cells))
     return "\n\n".join(
-        [markdown_table(rows), *starts, *filter(None, [_judged(document["results"])]), conditions(document)]
+        [markdown_table(rows), *starts, *filter(None, [_judged(document["results"])]), _measured_with(document)]
     )
+
+
+def _measured_with(document: dict[str, Any]) -> str:
+    """The facts of the run, and the commit of each variant that another run measured."""
+    commit = document["machine"]["commit"]
+    others = {(_with(of["about"]).removeprefix(", "), of["commit"]) for of in document["results"]}
+    earlier = [f"Rows with {variant} are of commit {of}." for variant, of in sorted(others) if of != commit]
+    return " ".join([conditions(document), *earlier])
 
 
 def _with(about: dict[str, Any]) -> str:
