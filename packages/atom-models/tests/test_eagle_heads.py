@@ -185,7 +185,7 @@ def test_chunks_and_further_drafts_through_the_cache_give_the_same(
         assert_close(draft.compute_logits(last), reference.logits(outputs[-1:]))
 
 
-@pytest.mark.parametrize("variant", ["midlayer", "eagle", "eagle with two layers"])
+@pytest.mark.parametrize("variant", ["midlayer", "two layers", "eagle", "eagle with two layers"])
 def test_a_head_keeps_of_tokens_what_later_ones_read_though_nothing_else_is_asked_of_it(
     variant: str, targets: dict[str, Path], tmp_path: Path
 ):

@@ -8,6 +8,7 @@ import torch
 from atom_kernels.aiter.attention import layouts
 from atom_kernels.aiter.attention.pages import READ_AHEAD, list_pages, list_tokens
 from atom_kernels.attention.ops import make_problem
+from atom_kernels.protocols.kv_cache import CacheLayout
 
 SHAPES = [(3, 16, 2, 128), (1, 32, 1, 64), (2, 16, 3, 80), (5, 64, 2, 16)]
 DTYPES = [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e4m3fnuz]
@@ -67,6 +68,14 @@ def test_blocks_that_are_copied_or_shared_keep_their_tokens():
     moved = torch.tensor([2, 0, 0, 3])
     cache = tuple(x[moved] for x in layouts.from_nhd(layout, keys, values))
     assert all(map(torch.equal, layouts.restore_nhd(layout, cache), (keys[moved], values[moved])))
+
+
+def test_a_layout_that_is_not_of_aiter_is_refused_both_ways():
+    layout = CacheLayout("woven", 16, ())
+    keys = torch.zeros(1, 16, 2, 128)
+    for convert in (lambda: layouts.from_nhd(layout, keys, keys), lambda: layouts.restore_nhd(layout, (keys, keys))):
+        with pytest.raises(ValueError, match="the cache layout woven is neither NHD nor one of AITER's"):
+            convert()
 
 
 @pytest.mark.parametrize("dtype", DTYPES[2:], ids=str)
