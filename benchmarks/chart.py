@@ -33,7 +33,9 @@ README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
         tables.http_table,
     ),
     "blocks": (
-        "Mixtures of experts and latent attention, in random models of a few hundred million parameters",
+        "Mixtures of experts and latent attention, in random models of a few hundred million parameters (in float32 a "
+        "prompt of latent attention takes the same sums as a single token, so that no bit depends on how it is cut; "
+        "expanding it, as in bfloat16, would be quicker)",
         tables.blocks_table,
     ),
     "busy": ("A decoded token on two cores that busy loops want, too (batch 1)", tables.busy_table),
