@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["stop_after", "time_budget", "verdicts"]
+pytest_plugins = ["marked_files", "stop_after", "time_budget", "verdicts"]
 
 try:
     import hypothesis

@@ -37,14 +37,13 @@ def shared_buffers(size: int, max_bytes: int) -> list[torch.Tensor]:
 def run_ranks(size: int, max_bytes: int, work: Callable[[SharingRank], None]) -> None:
     """`work(rank)` in a process for each rank; it leaves its results in memory that was shared before."""
     buffers = shared_buffers(size, max_bytes)
-    children = [
-        _fork(lambda rank=rank: work(SharingRank(peers_over(buffers, rank, max_bytes)))) for rank in range(size)
-    ]
+    children = [fork(lambda rank=rank: work(SharingRank(peers_over(buffers, rank, max_bytes)))) for rank in range(size)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert codes == [0] * size, f"exit codes of the ranks: {codes}"
 
 
-def _fork(work: Callable[[], None]) -> int:
+def fork(work: Callable[[], None]) -> int:
+    """The id of a process that does `work` and ends, with code 0 if that raised nothing."""
     child = os.fork()
     if child:
         return child

@@ -53,8 +53,8 @@ def assert_all_blocks_are_back(engine: LLMEngine) -> None:
 
 # Only layers that mix tokens see how steps are cut and what is cached. These families have those of another one; what
 # else is theirs (experts, norms, activations, rotations) sees a token at a time and its position. So they are held to
-# the tokens of transformers and to chunks, which take them through batches and the prefix cache too; the other tests of
-# them are slow.
+# the tokens of transformers, which reads each prompt alone, and to chunks, which take a prompt alone, batches and the
+# prefix cache; what else is done to caches is done to theirs in slow tests.
 MIXED_AS_IN = {
     **dict.fromkeys(("llama-3.1", "mistral-full", "qwen2", "nemotron"), "llama"),
     "qwen2-window": "gemma3",
@@ -62,9 +62,10 @@ MIXED_AS_IN = {
     **dict.fromkeys(("deepseek_v2-lite", "kimi_k2", "kimi_k25", "glm4_moe_lite"), "deepseek_v3"),
     **dict.fromkeys(("qwen3_5-text", "qwen3_5_moe", "qwen3_5_moe-text"), "qwen3_5"),
 }
+FAMILIES = [*families(supported_architectures()), *QUANTIZED_FAMILIES]
+OF_OWN_MIXERS = [name for name in FAMILIES if name not in MIXED_AS_IN]
 # One for each kind of mixer: where its numbers depend on the batch, draws do so first, and greedy tokens show the rest.
 OF_EACH_KIND = ("llama", "gemma3", "gpt_oss", "deepseek_v3", "deepseek_v32", "qwen3_next", "kimi_linear")
-FAMILIES = [*families(supported_architectures()), *QUANTIZED_FAMILIES]
 of_every_family = pytest.mark.parametrize("folder", FAMILIES, indirect=True, scope="module")
 of_every_mixer = pytest.mark.parametrize(
     "folder",
@@ -123,7 +124,7 @@ def test_greedy_tokens_are_those_of_transformers(folder: Path, greedy: list[list
         assert best[len(prompt) - 1 : -1] == tokens
 
 
-@of_every_mixer
+@pytest.mark.parametrize("folder", OF_OWN_MIXERS, indirect=True, scope="module")
 def test_a_prompt_alone_gives_the_tokens_that_it_gives_in_a_batch_of_eight(
     folder: Path, greedy: list[list[int]], make_engine: MakeEngine
 ):
@@ -175,7 +176,7 @@ def test_preempted_requests_change_no_token(folder: Path, greedy: list[list[int]
 
 @pytest.mark.parametrize(
     "folder",
-    [name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+    [name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.slow) for name in OF_OWN_MIXERS],
     indirect=True,
     scope="module",
 )

@@ -48,11 +48,27 @@ async def running(model: Path, **overrides: Any) -> AsyncIterator[AsyncEngine]:
         await engine.shutdown()
 
 
+PROMPTS = [[7, 8, 9], [100] * 40, list(range(3, 80))]
+EACH_PARAMS = [
+    SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True),
+    SamplingParams(temperature=0.8, top_p=0.9, seed=5, max_tokens=20, ignore_eos=True, n=3),
+    SamplingParams(temperature=1.0, max_tokens=20, ignore_eos=True),  # with a seed that the engine draws
+]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(tiny_llama: Path) -> AsyncIterator[AsyncEngine]:
-    """One engine for the tests that leave it as they found it."""
+async def engine_and_first_tokens(tiny_llama: Path) -> AsyncIterator[tuple[AsyncEngine, list[list[int]]]]:
+    """An engine, and what it gave to each sample of `PROMPTS` before anything else."""
     async with running(tiny_llama) as engine:
-        yield engine
+        asked = zip(PROMPTS, EACH_PARAMS, strict=True)
+        found = await asyncio.gather(*(tokens_of(engine, *each) for each in asked))
+        yield engine, [tokens[index] for tokens in found for index in sorted(tokens)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(engine_and_first_tokens) -> AsyncEngine:
+    """One engine for the tests that leave it as they found it."""
+    return engine_and_first_tokens[0]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -104,18 +120,9 @@ def all_blocks_are_free(engine: AsyncEngine) -> bool:
     return stats is not None and stats.num_free_blocks == stats.num_blocks and stats.num_running == 0
 
 
-async def test_a_process_gives_the_tokens_of_the_inline_engine(tiny_llama, make_engine):
-    prompts = [[7, 8, 9], [100] * 40, list(range(3, 80))]
-    all_params = [
-        SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True),
-        SamplingParams(temperature=0.8, top_p=0.9, seed=5, max_tokens=20, ignore_eos=True, n=3),
-        SamplingParams(temperature=1.0, max_tokens=20, ignore_eos=True),  # with a seed that the engine draws
-    ]
-    inline = make_engine().generate(prompts, all_params, use_tqdm=False)
-    async with running(tiny_llama) as engine:
-        found = await asyncio.gather(*(tokens_of(engine, *each) for each in zip(prompts, all_params, strict=True)))
-    flat = [tokens[index] for tokens in found for index in sorted(tokens)]
-    assert flat == [output["token_ids"] for output in inline]
+async def test_a_process_gives_the_tokens_of_the_inline_engine(engine_and_first_tokens, make_engine):
+    inline = make_engine().generate(PROMPTS, EACH_PARAMS, use_tqdm=False)
+    assert engine_and_first_tokens[1] == [output["token_ids"] for output in inline]
 
 
 async def test_closing_a_stream_gives_its_blocks_back(engine):
@@ -281,28 +288,6 @@ async def test_a_program_that_was_stopped_itself_takes_nobody_for_hung(tiny_llam
         engine.check_health()
 
 
-async def test_an_engine_that_died_can_be_started_anew(tiny_llama):
-    async with running(tiny_llama) as engine:
-        before = await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=5, temperature=0.0))
-        stream = engine.generate([3] * 20, LONG)
-        await anext(stream)
-        first, folder = engine.pid, engine.folder
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        assert [output async for output in stream][-1].finish_reason == "error"
-        starting = asyncio.create_task(engine.restart())
-        await asyncio.sleep(0)
-        with pytest.raises(EngineDeadError):
-            engine.generate([3], LONG)
-        await starting
-        engine.check_health()
-        assert engine.pid != first
-        assert engine.num_restarts == 1
-        assert not os.path.exists(folder)
-        assert await tokens_of(engine, [3] * 20, SamplingParams(max_tokens=5, temperature=0.0)) == before
-        await until(lambda: all_blocks_are_free(engine))
-
-
 def send_bytes(address: str, data: bytes) -> None:
     """Say something to one of the two processes that the other never would."""
     context = zmq.Context()
@@ -313,19 +298,38 @@ def send_bytes(address: str, data: bytes) -> None:
     context.term()
 
 
-@pytest.mark.parametrize("address_of", [news_address, request_address])
-async def test_a_message_that_cannot_be_read_ends_the_engine_loudly(tiny_llama, address_of, caplog):
+async def nonsense_ends(engine: AsyncEngine, address: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
+    stream = engine.generate([3] * 20, LONG)
+    await anext(stream)
+    send_bytes(address, b"\x93 nonsense")
+    async with asyncio.timeout(5):
+        outputs = [output async for output in stream]
+    assert outputs[-1].finish_reason == "error"
+    assert "the engine died" in (outputs[-1].error or "")
+    with pytest.raises(EngineDeadError):
+        engine.generate([3], LONG)
+    assert "the engine is dead" in caplog.text
+
+
+async def test_a_message_that_cannot_be_read_ends_the_engine_loudly_until_it_is_started_anew(tiny_llama, caplog):
+    few = SamplingParams(max_tokens=5, temperature=0.0)
     async with running(tiny_llama) as engine:
-        stream = engine.generate([3] * 20, LONG)
-        await anext(stream)
-        send_bytes(address_of(engine.folder), b"\x93 nonsense")
-        async with asyncio.timeout(5):
-            outputs = [output async for output in stream]
-        assert outputs[-1].finish_reason == "error"
-        assert "the engine died" in (outputs[-1].error or "")
+        before = await tokens_of(engine, [3] * 20, few)
+        first, folder = engine.pid, engine.folder
+        await nonsense_ends(engine, news_address(folder), caplog)
+        starting = asyncio.create_task(engine.restart())
+        await asyncio.sleep(0)
         with pytest.raises(EngineDeadError):
             engine.generate([3], LONG)
-    assert "the engine is dead" in caplog.text
+        await starting
+        engine.check_health()
+        assert engine.pid != first
+        assert engine.num_restarts == 1
+        assert not os.path.exists(folder)
+        assert await tokens_of(engine, [3] * 20, few) == before
+        await until(lambda: all_blocks_are_free(engine))
+        await nonsense_ends(engine, request_address(engine.folder), caplog)
 
 
 async def test_what_cannot_be_sent_is_refused_and_leaves_nothing_open(engine):

@@ -170,13 +170,9 @@ async def test_prefixes_are_found_where_they_are(engine: AsyncEngine):
 
 
 @pytest.mark.slow
-async def test_two_engines_of_two_ranks_give_the_tokens_of_one(tiny_llama: Path, make_engine, tmp_path: Path):
+async def test_two_engines_of_two_ranks_give_the_tokens_of_one(tiny_llama: Path, make_engine):
     prompts, params = [[3 + index] * 20 for index in range(4)], SamplingParams(seed=5, max_tokens=12, ignore_eos=True)
     one = make_engine().generate(prompts, params, use_tqdm=False)
-    async with running(tiny_llama, tensor_parallel_size=2, torch_profiler_dir=str(tmp_path)) as engine:
-        await engine.start_profile()
+    async with running(tiny_llama, tensor_parallel_size=2) as engine:
         found = await asyncio.gather(*(tokens_of(engine, prompt, params) for prompt in prompts))
-        await engine.stop_profile()
     assert [tokens for samples in found for tokens in samples] == [output["token_ids"] for output in one]
-    names = ["dp0_tp0", "dp0_tp1", "dp1_tp0", "dp1_tp1"]
-    assert sorted(trace.parent.name for trace in tmp_path.glob("*/*.gz")) == names

@@ -53,7 +53,7 @@ async def ends_of(streams) -> list[tuple[str | None, str | None]]:
 LOST, WHOLE = ("error", "engine_dead"), ("length", None)
 
 
-async def test_one_of_two_engines_dies_is_started_anew_and_dies_for_good(tiny_llama: Path, caplog):
+async def test_one_of_two_engines_dies_is_started_anew_paused_as_the_other_and_dies_for_good(tiny_llama: Path, caplog):
     async with running(tiny_llama) as engine:
         streams = [engine.generate([3 + index] * 20, LONG) for index in range(4)]
         for stream in streams:
@@ -64,17 +64,15 @@ async def test_one_of_two_engines_dies_is_started_anew_and_dies_for_good(tiny_ll
         engine.check_health()
         assert (await ends_of([engine.generate([3] * 20, SHORT) for _ in range(3)])) == [WHOLE] * 3
 
+        await engine.control.pause()  # it holds for the engine that is not there yet, too
         await until(lambda: states(engine) == ["serving", "serving"])
+        assert engine.control.is_paused
+        await nothing_runs_until_it_is_resumed(engine, range(50, 54))
         assert (engine.num_restarts, engine.engines[1].num_restarts) == (1, 1)
         assert (
             engine.engines[1].cause
             == "the engine's process was ended by SIGKILL (out of memory? lower --kv-cache-memory)"
         )
-        await engine.control.pause()
-        streams = [engine.generate([50 + index] * 20, SHORT) for index in range(4)]
-        await until(lambda: [status.stats and status.stats.num_waiting for status in engine.engines] == [2, 2])
-        await engine.control.resume()
-        assert await ends_of(streams) == [WHOLE] * 4
 
         strike(engine, 1)
         await until(lambda: states(engine) == ["serving", "dead"])
@@ -113,22 +111,14 @@ async def test_an_engine_that_is_stopped_is_ended_and_the_other_goes_on(tiny_lla
         engine.check_health()
 
 
-async def nothing_runs_until_it_is_resumed(engine: AsyncEngine) -> None:
-    streams = [engine.generate([3 + index] * 20, SHORT) for index in range(4)]
+async def nothing_runs_until_it_is_resumed(engine: AsyncEngine, tokens: range) -> None:
+    """Each engine has two requests, of a prompt of one of the tokens, which nobody has in the cache."""
+    streams = [engine.generate([token] * 20, SHORT) for token in tokens]
+    await until(lambda: [status.stats and status.stats.num_waiting for status in engine.engines] == [2, 2])
     found = await engine.control.request_states()
     assert [(state.phase, state.num_computed_tokens) for state in found] == [("waiting", 0)] * 4
     await engine.control.resume()
     assert await ends_of(streams) == [WHOLE] * 4
-
-
-async def test_an_engine_that_is_started_anew_is_paused_where_the_other_is(tiny_llama: Path):
-    async with running(tiny_llama) as engine:
-        await engine.control.pause()
-        strike(engine, 0)
-        await until(lambda: states(engine) == ["restarting", "serving"])
-        assert engine.control.is_paused
-        await until(lambda: states(engine) == ["serving", "serving"])
-        await nothing_runs_until_it_is_resumed(engine)
 
 
 @pytest.mark.slow
@@ -141,11 +131,13 @@ async def test_a_pause_holds_for_an_engine_that_is_started_anew_meanwhile(tiny_l
         await until(lambda: states(engine)[0] == "serving")
         strike(engine, 1, signal.SIGCONT)
         await pausing
-        await nothing_runs_until_it_is_resumed(engine)
+        await nothing_runs_until_it_is_resumed(engine, range(3, 7))
 
 
 @pytest.mark.slow
-async def test_a_question_is_answered_by_those_that_are_left(tiny_llama: Path):
+async def test_those_that_are_left_answer_a_question_and_a_shutdown_ends_those_that_start_anew(
+    tiny_llama: Path,
+):
     async with running(tiny_llama) as engine:
         await engine.control.pause()
         stream = engine.generate([3] * 20, SHORT)
@@ -154,6 +146,10 @@ async def test_a_question_is_answered_by_those_that_are_left(tiny_llama: Path):
         await asyncio.sleep(0)
         strike(engine, 1)
         assert [state.caller_id for state in await asked] == stream.request_ids
+        await until(lambda: states(engine) == ["serving", "restarting"])
+        await asyncio.sleep(0.5)
+        pids = [status.pid for status in engine.engines]
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
 async def test_a_start_in_which_one_engine_fails_ends_with_its_name(tiny_llama: Path):
@@ -169,13 +165,3 @@ async def test_a_start_in_which_one_engine_fails_ends_with_its_name(tiny_llama: 
     with pytest.raises(EngineStartError, match="engine 1: the engine's process was ended by SIGKILL"):
         await starting
     await until(lambda: not found() and not pids)
-
-
-@pytest.mark.slow
-async def test_shutting_down_while_an_engine_starts_anew_leaves_nothing(tiny_llama: Path):
-    async with running(tiny_llama) as engine:
-        strike(engine, 1)
-        await until(lambda: states(engine) == ["serving", "restarting"])
-        await asyncio.sleep(0.5)
-        pids = [status.pid for status in engine.engines]
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

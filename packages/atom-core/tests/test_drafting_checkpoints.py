@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from asked_for import WAYS, make_prompts, run, what_counts
-from atom_core import EngineArgs
+from atom_core import EngineArgs, LLMEngine
 from atom_core.config import ConfigError
 from atom_core.engine.startup import open_model, resolve
 from tiny_drafts import let_agree, make_agreeing, make_predicting
 from tiny_heads import make_agreeing_head
 from toy_drafts import config_of
 
+SMALL: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 32, "num_threads": 1, "seed": 0}
 EAGER = {"num_speculative_tokens": 3, "adaptive": False}
 
 
@@ -57,6 +58,18 @@ def make_agreed(tmp_path_factory) -> Callable[[str], Path]:
     return make
 
 
+@pytest.fixture(scope="module")
+def greedy_of() -> Callable[[Path, int, int], list[dict[str, Any]]]:
+    """``greedy_of(folder, num_prompts, max_tokens)``: what a checkpoint gives without drafts."""
+
+    @functools.cache
+    def of(folder: Path, num_prompts: int, max_tokens: int) -> list[dict[str, Any]]:
+        with LLMEngine(str(folder), **SMALL) as engine:
+            return run(engine, make_prompts(num_prompts), temperature=0.0, max_tokens=max_tokens)
+
+    return of
+
+
 @pytest.mark.parametrize(
     ("family", "way"),
     [
@@ -67,11 +80,12 @@ def make_agreed(tmp_path_factory) -> Callable[[str], Path]:
         ("glm_moe_dsa", "chunks of 9"),
     ],
 )
-def test_prediction_layers_that_agree_are_always_right_and_change_nothing(make_engine, make_agreed, family, way):
-    prompts, folder = make_prompts(4), make_agreed(family)
-    plain = run(make_engine(folder), prompts, temperature=0.0)
+def test_prediction_layers_that_agree_are_always_right_and_change_nothing(
+    make_engine, make_agreed, greedy_of, family, way
+):
+    folder, asked = make_agreed(family), {"temperature": 0.0}
     engine = make_engine(folder, speculative_config={"method": "mtp", **EAGER}, **WAYS[way])
-    assert what_counts(run(engine, prompts, temperature=0.0)) == what_counts(plain)
+    assert what_counts(run(engine, make_prompts(4), **asked)) == what_counts(greedy_of(folder, 4, 24))
     assert engine.stats.num_accepted_tokens > 0.9 * engine.stats.num_draft_tokens > 50
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
@@ -92,12 +106,11 @@ def test_prediction_layers_that_are_mostly_wrong_change_nothing(make_engine, tin
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_prediction_layers_are_right_as_often_however_the_engine_works(make_engine, in_context, way):
+def test_prediction_layers_are_right_as_often_however_the_engine_works(make_engine, in_context, greedy_of, way):
     """The model's guesses depend on its cache."""
-    prompts, asked = make_prompts(5), {"temperature": 0.0, "max_tokens": 50}
-    plain = run(make_engine(in_context), prompts, **asked)
     engine = make_engine(in_context, speculative_config={"method": "mtp", **EAGER}, **WAYS[way])
-    assert what_counts(run(engine, prompts, **asked)) == what_counts(plain)
+    outputs = run(engine, make_prompts(5), temperature=0.0, max_tokens=50)
+    assert what_counts(outputs) == what_counts(greedy_of(in_context, 5, 50))
     assert engine.stats.num_accepted_tokens > 0.75 * engine.stats.num_draft_tokens > 100
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ FAMILIES = ["qwen3_next", "qwen3_5", "kimi_linear"]
 NUM_DRAFTS = 4
 SPECULATION = {"method": "ngram", "num_speculative_tokens": NUM_DRAFTS, "adaptive": False, "prompt_lookup_min": 1}
 SAMPLES: dict[str, Any] = {"temperature": 1.0, "n": 2}
+
+SMALL: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 32, "num_threads": 1, "seed": 0}
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -49,26 +52,38 @@ def assert_nothing_is_held(engine: LLMEngine) -> None:
     assert cache.states.snapshots.num_free == cache.config.num_snapshots
 
 
+@pytest.fixture(scope="module")
+def plain_of(tiny_family: Callable[[str], Path]) -> Callable[[str], list[dict[str, Any]]]:
+    """``plain_of(family)``: what `SAMPLES` of the prompts are without drafts."""
+
+    @cache
+    def of(family: str) -> list[dict[str, Any]]:
+        with LLMEngine(str(tiny_family(family)), **SMALL) as engine:
+            return run(engine, prompts_of(), **SAMPLES)
+
+    return of
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_whole_model_drafts_for_one_that_keeps_states(tiny_family, make_engine: MakeEngine, tmp_path: Path, way: str):
+def test_a_whole_model_drafts_for_one_that_keeps_states(
+    tiny_family, plain_of, make_engine: MakeEngine, tmp_path: Path, way: str
+):
     prompts, folder = prompts_of(), tiny_family("qwen3_next")
     draft = make_tiny_llama(tmp_path / "draft", seed=5, num_layers=1, hidden=32, intermediate=48, vocab=VOCAB_SIZE)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(folder / file, draft)
-    plain = run(make_engine(folder), prompts, **SAMPLES)
     speculation = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 2, "adaptive": False}
     engine = make_engine(folder, speculative_config=speculation, **WAYS[way])
-    assert what_counts(run(engine, prompts, **SAMPLES)) == what_counts(plain)
+    assert what_counts(run(engine, prompts, **SAMPLES)) == what_counts(plain_of("qwen3_next"))
     assert engine.stats.num_draft_tokens > 100
     assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in WAYS[way])
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_drafts_change_nothing(tiny_family: Callable[[str], Path], make_engine: MakeEngine, family: str, way: str):
-    prompts, folder = prompts_of(), tiny_family(family)
-    plain = run(make_engine(folder), prompts, **SAMPLES)
-    engine = make_engine(folder, speculative_config=SPECULATION, **WAYS[way])
+def test_drafts_change_nothing(tiny_family, plain_of, make_engine: MakeEngine, family: str, way: str):
+    prompts, plain = prompts_of(), plain_of(family)
+    engine = make_engine(tiny_family(family), speculative_config=SPECULATION, **WAYS[way])
     let_repeat(engine, records_of(prompts, plain))
     assert what_counts(run(engine, prompts, **SAMPLES)) == what_counts(plain)
     stats = engine.stats

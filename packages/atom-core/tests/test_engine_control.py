@@ -1,4 +1,4 @@
-"""What is asked of an engine as a whole: where requests stand, a pause, an empty prefix cache."""
+"""What is asked of an engine as a whole: where requests stand, a pause, an empty prefix cache, sleep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import signal
 import pytest
 import pytest_asyncio
 
-from atom_core import AsyncEngine, EngineArgs, EngineDeadError, SamplingParams, StructuredOutputParams
+from atom_core import (
+    AsyncEngine,
+    EngineArgs,
+    EngineAsleepError,
+    EngineBusyError,
+    EngineDeadError,
+    SamplingParams,
+    StructuredOutputParams,
+)
+from running_engines import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,6 +33,7 @@ async def start(model, **settings):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tiny_llama):
+    """One engine for the tests that leave it as they found it; the last one ends it."""
     engine = await start(tiny_llama)
     yield engine
     await engine.shutdown()
@@ -112,8 +122,21 @@ async def test_a_reset_changes_no_token_of_what_runs(engine):
     assert begin + await tokens_of(stream) == alone
 
 
-async def test_a_question_to_an_engine_that_dies_is_answered_by_an_error(tiny_llama):
-    engine = await start(tiny_llama)
+async def test_an_engine_ends_what_is_open_and_sleeps(engine):
+    stream = engine.generate([5] * 40, LONG)
+    await anext(stream)
+    await engine.sleep(2)
+    assert [output.finish_reason async for output in stream][-1] == "abort"
+    with pytest.raises(EngineAsleepError):
+        engine.generate([5], SHORT)
+    with pytest.raises(EngineBusyError):
+        await engine.sleep()
+    await engine.wake_up()
+    assert [output async for output in engine.generate([5], SHORT)][-1].finish_reason == "length"
+    await until(lambda: engine.stats.num_free_blocks == engine.stats.num_blocks)
+
+
+async def test_a_question_to_an_engine_that_dies_is_answered_by_an_error(engine):
     await engine.control.pause()
     os.kill(engine.pid, signal.SIGSTOP)
     asked = asyncio.ensure_future(engine.control.request_states())
@@ -124,4 +147,3 @@ async def test_a_question_to_an_engine_that_dies_is_answered_by_an_error(tiny_ll
     with pytest.raises(EngineDeadError):
         await engine.control.resume()
     assert not engine.control.is_paused
-    await engine.shutdown()

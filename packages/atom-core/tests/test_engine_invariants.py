@@ -39,7 +39,8 @@ def alone(engine: LLMEngine, prompts: list[list[int]], params: SamplingParams) -
     return [engine.generate([prompt], one, use_tqdm=False)[0]["token_ids"] for prompt, one in each]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+# What ties embeddings or scales rotations sees a token at a time: these two differ in how heads share keys and values.
+@pytest.mark.parametrize("variant", ["tiny_llama", "tiny_llama2"])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_batch_gives_what_each_request_gives_alone(variant, params, make_engine, request):
     engine = make_engine(request.getfixturevalue(variant), enable_prefix_caching=False)

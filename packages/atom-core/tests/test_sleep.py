@@ -11,7 +11,6 @@ import torch
 from atom_core import EngineAsleepError, EngineBusyError, SamplingParams
 from atom_core.worker.model.host_weights import HostWeights, tensors_of
 from atom_core.worker.model_runner import ModelRunner
-from running_engines import running, until
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=1.0, seed=3, max_tokens=12, ignore_eos=True)
@@ -93,21 +92,6 @@ def test_a_sleeping_worker_prepares_nothing_and_has_no_model_to_run(make_engine)
         runner.prepare()
     runner.wake_up()
     assert runner.prepare() is False
-
-
-async def test_an_engine_in_its_own_process_ends_what_is_open_and_sleeps(tiny_llama):
-    async with running(tiny_llama) as engine:
-        stream = engine.generate([5] * 40, SamplingParams(max_tokens=400, ignore_eos=True))
-        await anext(aiter(stream))
-        await engine.sleep(2)
-        assert [output.finish_reason async for output in stream][-1] == "abort"
-        with pytest.raises(EngineAsleepError):
-            engine.generate([5], GREEDY)
-        with pytest.raises(EngineBusyError):
-            await engine.sleep()
-        await engine.wake_up()
-        assert [output async for output in engine.generate([5], GREEDY)][-1].finish_reason == "length"
-        await until(lambda: engine.stats.num_free_blocks == engine.stats.num_blocks)
 
 
 # Memory that leaves a device and comes back; here all devices are the host.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,17 @@ def other(tmp_path_factory) -> Path:
     return make_tiny_llama(folder, seed=5, num_layers=1, num_heads=2, kv_heads=1, hidden=32, intermediate=48)
 
 
+@pytest.fixture(scope="module")
+def plain(engine: LLMEngine) -> Callable[[str], list[dict[str, Any]]]:
+    """``plain(asked)``: what five prompts give without drafts, in no way but the plain one."""
+    return cache(lambda asked: run(engine, make_prompts(5), **ASKED[asked]))
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_whole_model_changes_nothing(make_engine, other, way):
-    prompts = make_prompts(5)
+def test_a_whole_model_changes_nothing(make_engine, plain, other, way):
     engine = make_engine(**drafting(other), **WAYS[way])
     for asked in ("greedy", "penalties", "samples"):
-        plain = run(make_engine(), prompts, **ASKED[asked])
-        assert what_counts(run(engine, prompts, **ASKED[asked])) == what_counts(plain)
+        assert what_counts(run(engine, make_prompts(5), **ASKED[asked])) == what_counts(plain(asked))
     assert engine.stats.num_draft_tokens > 150
     assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in WAYS[way])
     assert engine.stats.num_free_blocks == engine.stats.num_blocks

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 
 from atom_kernels.native import NativeUnavailableError, compiler, load_native, native_unavailable
+from forked_ranks import fork
 
 needs_compiler = pytest.mark.skipif(native_unavailable() is not None, reason=f"native kernels: {native_unavailable()}")
 
@@ -26,17 +27,19 @@ def run_python(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_without_a_compiler_the_reason_says_what_to_install(tmp_path):
-    code = "from atom_kernels.native import native_unavailable; print(native_unavailable())"
-    reason = run_python(code, CC="no-such-compiler", XDG_CACHE_HOME=str(tmp_path), ATOM_DISABLE_NATIVE="")
-    assert "no-such-compiler" in reason
-    assert "install" in reason
-
-
-def test_a_compiler_that_fails_is_a_reason_and_not_an_exception(tmp_path):
-    code = "from atom_kernels.native import native_unavailable; print(native_unavailable())"
-    reason = run_python(code, CC="false", XDG_CACHE_HOME=str(tmp_path), ATOM_DISABLE_NATIVE="")
-    assert "cannot compile probe.c" in reason
+def test_no_compiler_and_one_that_fails_are_reasons_and_no_exceptions_the_first_says_what_to_install(tmp_path):
+    code = """
+        import os
+        from atom_kernels.native import native_unavailable
+        print(native_unavailable("probe"))
+        os.environ["CC"] = "false"
+        print(native_unavailable("norm"))
+    """
+    said = run_python(code, CC="no-such-compiler", XDG_CACHE_HOME=str(tmp_path), ATOM_DISABLE_NATIVE="")
+    none, failing = said.splitlines()
+    assert "no-such-compiler" in none
+    assert "install" in none
+    assert "cannot compile norm.c" in failing
 
 
 @needs_compiler
@@ -108,14 +111,10 @@ def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path, monkeypatch):
 
 
 @needs_compiler
-def test_processes_that_race_for_a_library_all_get_it(tmp_path):
-    code = "from atom_kernels.native import native_unavailable; print(native_unavailable())"
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    racing = [
-        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    assert [process.communicate()[0].strip() for process in racing] == ["None", "None"]
+def test_processes_that_race_for_a_library_all_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    racing = [fork(lambda: ctypes.CDLL(str(compiler.compiled_library("probe"))).atom_openmp_runtime) for _ in range(2)]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in racing] == [0, 0]
 
 
 @needs_compiler

@@ -9,6 +9,7 @@ import torch
 
 from atom_kernels.protocols import SingleRank
 from atom_models import BuildContext, build_model, load_model, load_weights
+from atom_models.architectures.registry import has_experts
 from atom_models.groups import Groups
 from atom_models.layers import (
     ColumnParallelLinear,
@@ -19,8 +20,10 @@ from atom_models.layers import (
     VocabularyEmbedding,
 )
 from atom_models.layers.loadable import expected_weights
+from atom_models.layers.mixture.placement import place_contiguously
 from atom_models.paged_run import PagedRun, SequenceStep
 from draft_runs import draft_logits, load_both
+from tiny_architectures import FAMILIES
 from tiny_heads import make_head
 from tiny_models import make_tiny_llama
 
@@ -79,8 +82,8 @@ class Group:
         return results
 
 
-def make_context(group=None, rank=0):
-    return BuildContext(dtype=torch.float32, **({"groups": Groups(group.as_rank(rank))} if group else {}))
+def make_context(group=None, rank=0, **options):
+    return BuildContext(dtype=torch.float32, **options, **({"groups": Groups(group.as_rank(rank))} if group else {}))
 
 
 def fill(layer):
@@ -191,21 +194,30 @@ def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, 
 
 
 # Biases of experts and sinks; shared experts; norms over all heads, with KV heads that two ranks share; latents, with
-# and without one of queries; an index that each rank has whole.
+# and without one of queries; an index that each rank has whole. The others are put together of the same layers.
+SEVERAL_RANKS = [
+    ("gpt_oss", 2),
+    ("glm4_moe", 2),
+    ("minimax_m2", 2),
+    ("minimax_m2", 4),
+    ("deepseek_v3", 2),
+    ("deepseek_v2-lite", 4),
+    ("glm_moe_dsa", 2),
+]
+OTHERS = [(family, 2) for family in FAMILIES if (family, 2) not in SEVERAL_RANKS]
+
+
 @pytest.mark.parametrize(
-    ("family", "size"),
-    [
-        ("gpt_oss", 2),
-        ("glm4_moe", 2),
-        ("minimax_m2", 2),
-        ("minimax_m2", 4),
-        ("deepseek_v3", 2),
-        ("deepseek_v2-lite", 4),
-        ("glm_moe_dsa", 2),
-    ],
+    ("family", "size"), [*SEVERAL_RANKS, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)]
 )
-def test_a_mixture_of_experts_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size):
+def test_a_family_on_several_ranks_gives_the_logits_of_one(tiny_family, family, size):
     assert_ranks_give_the_logits_of_one(tiny_family(family), size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if has_experts(family.architecture)])
+def test_ranks_of_whole_experts_give_the_logits_of_one(tiny_family, family):
+    assert_ranks_give_the_logits_of_one(tiny_family(family), 2, place_experts=place_contiguously)
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
@@ -234,13 +246,13 @@ def test_an_eagle3_head_on_two_ranks_gives_the_logits_of_one(tmp_path, own_embed
         assert torch.allclose(logits, expected, atol=1e-4)
 
 
-def assert_ranks_give_the_logits_of_one(path, size):
+def assert_ranks_give_the_logits_of_one(path, size, **options):
     loaded = load_model(path)
     tokens = [5, 6, 7, 8, 9, 300, 383]
     group = Group(size)
 
     def run(rank):
-        model = build_model(loaded.checkpoint, make_context(group, rank))
+        model = build_model(loaded.checkpoint, make_context(group, rank, **options))
         load_weights(model, loaded.checkpoint, progress=False)
         [hidden_states] = PagedRun(model, 1).step([SequenceStep(tokens, 0, [0])])
         with torch.inference_mode():

@@ -96,15 +96,17 @@ def test_a_request_whose_body_is_still_coming_is_shown_too(server):
     assert [(each["request_id"], each["phase"]) for each in shown] == [("half-1", "preparing")]
 
 
-def test_a_stopped_engine_leaves_no_question_without_an_answer(make_server):
-    with make_server() as server:
-        stream = Stream(server.url, LONG)
-        os.kill(server.engine.pid, signal.SIGSTOP)
+def test_a_stopped_engine_leaves_no_question_without_an_answer(server):
+    stream = Stream(server.url, LONG)
+    os.kill(server.engine.pid, signal.SIGSTOP)
+    try:
         answer = get(server, "/debug/requests").json()
+    finally:
         os.kill(server.engine.pid, signal.SIGCONT)
-        assert answer["engine"].startswith("has not answered within 1 s")
-        assert len(answer["requests"]) <= 1
-        assert stream.finish()[-1] == "data: [DONE]"
+    assert answer["engine"].startswith("has not answered within 1 s")
+    assert len(answer["requests"]) <= 1
+    assert stream.finish()[-1] == "data: [DONE]"
+    server.wait_until_idle()
 
 
 def test_requests_are_ended_by_the_ids_of_their_answers(paused):

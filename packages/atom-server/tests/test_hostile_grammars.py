@@ -23,7 +23,7 @@ HOSTILE = {
 
 def asked(fields):
     constraint = {kind: value for kind, value in fields.items() if kind != "n"}
-    return {"prompt": "x", "max_tokens": 200, "n": fields.get("n", 1), "structured_outputs": constraint}
+    return {"prompt": "x", "max_tokens": 120, "n": fields.get("n", 1), "structured_outputs": constraint}
 
 
 @pytest.mark.parametrize("fields", HOSTILE.values(), ids=HOSTILE)

@@ -9,7 +9,7 @@ import time
 
 import httpx
 
-NUM_CLIENTS = 64
+NUM_CLIENTS = 40
 MAX_TOKENS = 24
 
 

@@ -35,7 +35,17 @@ def test_weights_and_cache_must_fit_together(tmp_path: Path):
         assert memory_lines(needs, 4096, 2, memory=memory)[1] is fits
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The others are of the same architectures: their sizes are held in atom-models' test_published_configs.py.
+LIKE_ANOTHER = {
+    "deepseek-r1": "kimi-k2.5",  # it is planned below, in the format in which it is published
+    "kimi-k2": "kimi-k2.5",
+    "gpt-oss-120b": "gpt-oss-20b",
+    "llama-3.1-70b": "llama-3.1-8b",
+    "qwen3-235b-a22b": "qwen3-30b-a3b",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LIKE_ANOTHER])
 def test_published_models_are_planned_for_every_accelerator(name: str, tmp_path: Path, capsys):
     code, text = plan(capsys, "--model", write_published_config(name, tmp_path), "--on", "all", "--weights", "bfloat16")
     assert f"{architecture_of(name)}, " in text
@@ -217,7 +227,7 @@ def test_every_cache_that_the_engine_takes_is_planned(dtype: str, where: tuple[s
 # AMD's kernels keep a scale of four bytes beside the 128 numbers of each key and value.
 @pytest.mark.parametrize(("accelerator", "times"), [("H200", 2), ("MI300X", 2 * 128 / 132)])
 def test_a_cache_in_fp8_holds_twice_as_many_requests(accelerator: str, times: float, tmp_path: Path, capsys):
-    model = write_published_config("llama-3.1-70b", tmp_path)
+    model = write_published_config("llama-3.1-8b", tmp_path)
     flags = ("--model", model, "--on", accelerator, "--context", "4096", "--kv-cache-dtype")
     in_bf16, in_fp8 = (rows_of(plan(capsys, *flags, dtype)[1], accelerator) for dtype in ("bf16", "fp8"))
     assert in_bf16
