@@ -99,10 +99,24 @@ class FuzzedRequest:
 
 
 class RequestFuzzer:
-    """Draws requests; the same ones for the same `seed` and OpenAPI `document`. They carry the API key `key`."""
+    """Draws requests; the same ones for the same `seed` and OpenAPI `document`. They carry the API key `key`.
 
-    def __init__(self, document: dict[str, Any], seed: int, *, key: str) -> None:
+    Args:
+        longest_list: entries of a list of texts; a server that takes thousands computes for seconds.
+        most_tokens: of an answer whose client leaves.
+    """
+
+    def __init__(
+        self,
+        document: dict[str, Any],
+        seed: int,
+        *,
+        key: str,
+        longest_list: int = 2048,
+        most_tokens: int = 400,
+    ) -> None:
         self._key = f"Bearer {key}"
+        self._longest_list, self._most_tokens = longest_list, most_tokens
         self._draw = random.Random(seed)
         self._values = HostileValues(self._draw)
         routes = {path: operations for path, operations in document["paths"].items() if path not in _NOT_FUZZED}
@@ -138,7 +152,7 @@ class RequestFuzzer:
     def _long_lists(self) -> FuzzedRequest:
         """Many texts or lists of ids, each of them long: what a client may lay out in pairs, or have packed."""
         text = "a " * self._draw.choice([1, 100, 2000])
-        count = self._draw.choice([100, 1000, 2048])
+        count = min(self._longest_list, self._draw.choice([100, 1000, 2048]))
         ids = [[5, 6, 7] * self._draw.choice([1, 50])] * count
         path, body = self._draw.choice(
             [
@@ -176,7 +190,10 @@ class RequestFuzzer:
         path = self._draw.choice([TEXT, CHAT, "/v1/responses", "/v1/messages"])
         body = dict(self._draw.choice(GOOD_BODIES[path])) | {"stream": self._draw.random() < 0.7}
         name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
-        body |= {name: self._draw.choice([20, 100, 400]), "request_id": self._draw.choice(["same", "other"])}
+        body |= {
+            name: min(self._most_tokens, self._draw.choice([20, 100, 400])),
+            "request_id": self._draw.choice(["same", "other"]),
+        }
         if path in (TEXT, CHAT):
             body |= {"n": self._draw.choice([1, 4, 16]), "ignore_eos": True}
         return self._post(
@@ -293,9 +310,11 @@ class RequestFuzzer:
             case "n" | "best_of":
                 return draw.choice([2, 64, 512, 513, 2560, 65_536, 10**9])
             case "documents" | "text_1" | "text_2":
-                return draw.choice([["a"] * 2048, [""], ["x " * 20_000], [{"text": "a", "b": values.plain()}] * 3])
+                many = ["a"] * self._longest_list
+                return draw.choice([many, [""], ["x " * 20_000], [{"text": "a", "b": values.plain()}] * 3])
             case "prompt":
-                return draw.choice([["a"] * 2048, [[5]] * 2049, [5] * 511, [[]], "word " * 100_000, [5, "a"], [2**31]])
+                many = ["a"] * self._longest_list
+                return draw.choice([many, [[5]] * 2049, [5] * 511, [[]], "word " * 100_000, [5, "a"], [2**31]])
         return None
 
     def _turn(self) -> dict[str, Any]:

@@ -14,13 +14,14 @@ class LagProbe:
     computes more slowly then, which `slowness` tells.
 
     Attributes:
-        worst: seconds.
+        worst: seconds of this process, whichever thread kept the callback waiting.
+        own: seconds of the loop's thread alone.
     """
 
     def __init__(self, server) -> None:
         self._loop = server.loop
         self._stopped = False
-        self.worst = 0.0
+        self.worst = self.own = 0.0
 
     def __enter__(self) -> LagProbe:
         self._probing = asyncio.run_coroutine_threadsafe(self._probe(), self._loop)
@@ -32,10 +33,11 @@ class LagProbe:
 
     async def _probe(self) -> None:
         while not self._stopped:
-            started, computed = time.perf_counter(), time.process_time()
+            started, computed, own = time.perf_counter(), time.process_time(), time.thread_time()
             await asyncio.sleep(0.001)
             waited = time.perf_counter() - started - 0.001
             self.worst = max(self.worst, min(waited, time.process_time() - computed))
+            self.own = max(self.own, time.thread_time() - own)
 
 
 def send(server, path: str, content: bytes, *, leave_after: float | None = None, patience: float = 60) -> int:

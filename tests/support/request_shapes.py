@@ -12,7 +12,10 @@ from fuzzed_values import HostileValues, as_json
 
 _UNITS = ("a", "a ", "word ", "中", "\n", '"', "\u0301", "<", "{{", ",", "1", "é ", "🏴", "tool_call ", "\\", "   ")
 _NUMBERS = (0, 1, -1, 1.5, 7, 20, 100, 10**9, 2**31 - 1, 2**63 - 1, 10**30)
-_BRACKETS = (("[", "]"), ('{"a":', "}"), ('[{"items":', "}]"))
+# Small texts of several kinds, and numbers that take long to read: halfway between two floats, or smaller than most.
+_VALUES = ("null", "true", "[]", "{}", '{"a" :1}', '"中"', r'"\u4e2d"', '"ab"', "7" * 19, "7" * 4000)
+_VALUES += ("1e-300", "0." + "7" * 17, "9007199254740993e0", "7.7e-320")
+_BRACKETS = (("[", "]"), ('{"a":', "}"), ('{"a" :', "}"), ('[{"items":', "}]"))
 _LONGEST = 2**20  # the largest count of any value; sizes are limited beside it
 _BEST_KEPT = 4
 
@@ -220,11 +223,9 @@ class ShapeSearch:
         draw = self._draw
         kinds: list[Callable[[], Shape]] = [
             lambda: Plain(str(draw.choice(_NUMBERS))),
-            lambda: Plain(draw.choice(["null", "true", "[]", "{}", "1e-300", "0." + "7" * 17, "7" * 4000])),
+            lambda: Plain(draw.choice(_VALUES)),
             lambda: Text(draw.choice(_UNITS), self._count(_LONGEST)),
-            lambda: Nested(
-                *draw.choice([("[", "]"), ('{"a":', "}"), ('[{"items":', "}]")]), self._count(500), Plain("1")
-            ),
+            lambda: Nested(*draw.choice(_BRACKETS), self._count(500), Plain("1")),
             lambda: Plain(as_json(draw.choice([self._values.schema, self._values.constraint])())),
         ]
         if depth < 3:

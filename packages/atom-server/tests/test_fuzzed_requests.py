@@ -44,6 +44,8 @@ def limit_memory(pids: list[int]) -> None:
 # The fuzzer has an administrator's key, so that it reaches all routes; the client that it must not delay has another.
 FUZZING, OTHER = "the-key-of-the-fuzzer", "the-key-of-another-client"
 KEYS = {"ATOM_ADMIN_KEY": FUZZING, "ATOM_API_KEY": OTHER}
+FLAGS = ("--timeout-request", "2", "--timeout-keep-alive", "1", "--log-level", "warning")
+SHORT_ANSWERS = ("--max-model-len", "128", "--max-num-seqs", "64")
 
 
 def get(url: str) -> httpx.Response:
@@ -56,18 +58,47 @@ def good_answer(url: str) -> list[int]:
     return answer.json()["choices"][0]["token_ids"]
 
 
+def url_and_port(served) -> tuple[str, int]:
+    return served.url, int(served.url.rpartition(":")[2])
+
+
+def processes_of(served) -> list[int]:
+    pids = [served.process.pid, *children_of(served.process.pid)]
+    assert len(pids) >= 2, "the engine is a process of its own"
+    return pids
+
+
+def check_answers(served, clients: FuzzingClients, expected: list[int]) -> None:
+    """Every answer was in order, and the server serves on as before."""
+    assert not clients.problems, "\n".join(clients.problems[:20])
+    assert "Traceback" not in served.text, served.text[-5000:]
+    assert served.process.poll() is None
+    assert good_answer(served.url) == expected
+
+
+def test_two_thousand_hostile_requests_are_answered_and_end_nothing(serve_process):
+    """Of all kinds, with shorter lists and answers than below, and side by side, so that they take little time."""
+    with serve_process(*FLAGS, *SHORT_ANSWERS, environment=KEYS) as served:
+        url, port = url_and_port(served)
+        pids, expected = processes_of(served), good_answer(url)
+        limit_memory(pids)
+        clients = FuzzingClients(port, num_threads=16)
+        document = get(url + "/openapi.json").json()
+        clients.send(2000, RequestFuzzer(document, SEED, key=FUZZING, longest_list=128, most_tokens=60))
+        wait_until_idle(url, key=FUZZING)
+        print(f"\nanswers {dict(sorted(clients.statuses.items()))}")
+        check_answers(served, clients, expected)
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("number", [250, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.by_hand])])
 def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(serve_process, number):
-    flags = ("--timeout-request", "2", "--timeout-keep-alive", "1", "--log-level", "warning")
-    with serve_process(*flags, environment=KEYS) as served:
-        pids = [served.process.pid, *children_of(served.process.pid)]
-        assert len(pids) >= 2, "the engine is a process of its own"
-        expected = good_answer(served.url)
+    with serve_process(*FLAGS, environment=KEYS) as served:
+        url, port = url_and_port(served)
+        pids, expected = processes_of(served), good_answer(url)
         limit_memory(pids)
         times_slower = slowness()
-        document = get(served.url + "/openapi.json").json()
-        port = int(served.url.rpartition(":")[2])
+        document = get(url + "/openapi.json").json()
         alone = first_tokens_alone(port, pids)
         clients = FuzzingClients(port)
         probe = HealthProbe(port, served.process.pid)
@@ -75,17 +106,13 @@ def test_hostile_requests_are_answered_delay_nobody_and_leave_nothing_behind(ser
         sizes = [sizes_mb(pids)]
         for count in (number, number // 2):
             clients.send(count, RequestFuzzer(document, SEED, key=FUZZING))
-            wait_until_idle(served.url, key=FUZZING)
+            wait_until_idle(url, key=FUZZING)
             sizes.append(sizes_mb(pids))
         times_slower = max(times_slower, slowness())
         probed, first_tokens = probe.stop(), other_client.stop()
         report(clients, probed, sizes, pids)
         report_first_tokens(clients, first_tokens, alone)
-
-        assert not clients.problems, "\n".join(clients.problems[:20])
-        assert "Traceback" not in served.text, served.text[-5000:]
-        assert served.process.poll() is None
-        assert good_answer(served.url) == expected
+        check_answers(served, clients, expected)
     assert max(slow.held for slow in probed.slowest) < MOST_SECONDS * times_slower
     assert all(sizes[2][pid] - sizes[1][pid] < MOST_GROWTH_MB for pid in pids)
     assert first_tokens[0].held - alone < MOST_MORE_SECONDS * times_slower

@@ -20,8 +20,10 @@ from loop_lag import LagProbe, send
 from machine_speed import slowness
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
-# What others may have to wait, in seconds of this process's own work; a server alone on its machine keeps to half.
+# What others may have to wait, in seconds of this process's own work on a quiet machine, and of it what the event loop
+# may do at once.
 MOST_SECONDS = 0.1
+MOST_OF_THE_LOOP = 0.06
 
 IDS = [5, 6, 7]
 STREAM = {"prompt": "x", "n": 512, "max_tokens": 8, "ignore_eos": True, "stream": True, "logprobs": 5}
@@ -61,27 +63,50 @@ REQUESTS = {
 }
 
 
-def a_list_of(item: bytes, separator: bytes = b",") -> bytes:
-    """As many as fit the largest body."""
-    return b'{"prompt": "x", "list": [' + separator.join([item] * (LARGEST // (len(item) + 1) - 10)) + b"]}"
+def a_list_of(item: bytes, number: int | None = None, *, behind: bytes = b"x") -> bytes:
+    """So many, as many as fit the largest body by default, behind a text."""
+    number = number or (LARGEST - len(behind)) // (len(item) + 1) - 10
+    return b'{"prompt": "' + behind + b'", "list": [' + b",".join([item] * number) + b"]}"
+
+
+def names(item: bytes, number: int) -> bytes:
+    return b'{"prompt": "x", "names": {' + b",".join(item % place for place in range(number)) + b"}}"
 
 
 LARGEST = ServerOptions().max_body_bytes
+NESTED = b"[" * 50 + b"]" * 50
+WIDE = "\U0001f3f4".encode()
 LARGE_BODIES = {
-    "lists within lists": (413, a_list_of(b"[" * 28 + b"]" * 28)),
+    "lists within lists": (413, a_list_of(NESTED)),
+    "some lists within lists": (200, a_list_of(NESTED, 3450)),
     "many names": (413, b"{" + b",".join(b'"%048d": 1' % number for number in range(500_000)) + b"}"),
+    "many names with blanks behind them": (413, names(b'"%d"\n : 1', 106_000)),
+    "some names": (200, names(b'"%d" : 1', 104_000)),
     "many short names": (400, b'{"prompt": "x",' + b",".join(b'"%d":1' % number for number in range(100_000)) + b"}"),
-    "many objects": (200, b'{"prompt": "x", "list": [' + b",".join([b'{"b":{}}'] * 60_000) + b"]}"),
-    "many empty lists": (200, b'{"prompt": "x", "list": [' + b",".join([b"[]"] * 260_000) + b"]}"),
-    "many numbers that have no end": (400, b'{"prompt": [' + b",".join([b"0." + b"7" * 17] * 500_000)),
+    "many objects": (413, a_list_of(b'{"b":{}}', 60_000)),
+    "some objects": (200, a_list_of(b'{"b":{}}', 58_000)),
+    "objects within objects": (200, a_list_of(b'{"a" :' * 20 + b"1" + b"}" * 20, 4300)),
+    "many empty lists": (413, a_list_of(b"[]", 260_000)),
+    "some empty lists": (200, a_list_of(b"[]", 131_000)),
     "many long integers": (413, a_list_of(b"7" * 4000)),
-    "some long integers": (200, b'{"prompt": "x", "list": [' + b",".join([b"7" * 4000] * 320) + b"]}"),
+    "some long integers": (200, a_list_of(b"7" * 4000, 320)),
     "many integers just beyond 64 bits": (413, a_list_of(b"7" * 20)),
     "many integers of 64 bits": (200, a_list_of(b"7" * 19 + b" " * 12)),
+    "numbers that take long": (200, a_list_of(b"1234567890123456789.1234567890123456789e-330", 8192)),
+    "many short texts": (200, a_list_of(b'"abcdefghijklmnopqrstuvw"', 520_000)),
+    "many short texts of another script": (413, a_list_of('"中"'.encode(), 180_000)),
+    "some short texts of another script": (200, a_list_of('"中中中中"'.encode(), 165_000)),
+    "many short texts that are escaped": (413, a_list_of(rb'"\u4e2d"', 180_000)),
+    "some short texts that are escaped": (200, a_list_of(rb'"\u4e2d"', 155_000)),
     "many escapes": (413, a_list_of(b'"' + rb"\n" * 10_000 + b'"')),
-    "some escapes": (200, b'{"prompt": "' + rb"\u4e2d" * 2**21 + b'"}'),
+    "some escapes": (200, b'{"prompt": "' + rb"\u4e2d" * 1_500_000 + b'"}'),
     "a long text": (200, b'{"prompt": "' + "中".encode() * (LARGEST // 3 - 10) + b'"}'),
+    "a wide character behind a long text": (200, b'{"prompt": "' + b"a" * (LARGEST - 30) + WIDE + b'"}'),
+    "many values behind a long text": (413, a_list_of(NESTED, 3000, behind=b"a" * (LARGEST - 400_000) + WIDE)),
+    "some values behind a long text": (200, a_list_of(NESTED, 1150, behind=b"a" * (LARGEST - 200_000) + WIDE)),
     "blanks": (200, b'{"prompt": "x"' + b" " * (LARGEST - 20) + b"}"),
+    "a mistake behind many lists": (400, a_list_of(NESTED, 3450) + b"x"),
+    "a mistake behind as much as is read again": (400, a_list_of(NESTED, 1250).ljust(2**17 - 1) + b"x"),
 }
 
 
@@ -119,6 +144,27 @@ def test_a_number_of_20_digits_counts_as_eight_values_whatever_its_digits(number
         cost.add(number)
 
 
+def floats(text: bytes, number: int) -> bytes:
+    return b'{"a": [' + b",".join([text] * number) + b"]}"
+
+
+@pytest.mark.parametrize("text", [b"1.5", b"1e5", b"-2E-330"])
+def test_a_body_has_few_numbers_that_are_no_integers(text):
+    """msgspec's own reader takes many times as long for the last one."""
+    assert decode_json_object(floats(text, 8192)) == {"a": [float(text)] * 8192}
+    with pytest.raises(APIError) as refused:
+        decode_json_object(floats(text, 8193))
+    told = "the body holds more than 8192 numbers with a point or an exponent"
+    assert (refused.value.status, refused.value.message) == (413, told)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e23", "9007199254740993e0", "7.7e-320", "1e-999", "-0.0", "0.1", "1.7976931348623157e308"]
+)
+def test_numbers_are_read_as_python_reads_them(text):
+    assert repr(decode_json_object(b'{"a": %b}' % text.encode())["a"]) == repr(float(text))
+
+
 @pytest.mark.parametrize("text", [b"7" * 19, b"7" * 10 + b"/" + b"7" * 10, b"7" * 10 + b";" + b"7" * 10])
 def test_shorter_numbers_count_by_what_follows_them(text):
     DecodingCost().add((text + b" ") * (MAX_VALUES // 8 + 1024))
@@ -135,7 +181,7 @@ def test_no_body_takes_long_to_check(name):
         started = time.thread_time()
         assert status_of(body) == expected
         seconds.append(longest_count + time.thread_time() - started)
-    assert min(seconds) / slowness() < MOST_SECONDS
+    assert min(seconds) / slowness() < MOST_OF_THE_LOOP
 
 
 @pytest.mark.timing
@@ -150,10 +196,10 @@ def test_no_request_holds_up_the_others(server, name):
             status = send(server, path, content, leave_after=0.5 if expected is None else None)
             server.wait_until_idle(seconds=60)
         assert status == (expected or 0)
-        lags.append(probe.worst / slowness())
-        if lags[-1] < MOST_SECONDS:
+        lags.append(max(probe.worst / MOST_SECONDS, probe.own / MOST_OF_THE_LOOP) / slowness())
+        if lags[-1] < 1:
             break
-    assert min(lags) < MOST_SECONDS
+    assert min(lags) < 1
 
 
 @pytest.mark.parametrize(("length", "order"), [(10, ["checked", "others"]), (2**17, ["others", "checked"])])

@@ -82,8 +82,8 @@ async def test_a_client_that_leaves_while_it_sends_is_noted():
 @pytest.mark.parametrize(
     ("piece", "values"),
     [
-        *[(b"1, 2", 1), (b"[", 1), (b"{", 1), (b"\\n", 0.25), (b'"a": 1', 4), (b'"a" :1', 1)],
-        *[(b"1" * 19, 0), (b"9" * 20, 8), (b"7" * 40, 16), (b"text", 0)],
+        *[(b"1, 2", 1), (b"[", 3), (b"{", 2), (b"\\n", 0.25), (b'"a": 1', 4), (b'"a" \t\r\n:1', 4)],
+        *[(b"1" * 19, 0), (b"9" * 20, 8), (b"7" * 40, 16), (b"text: more", 0), (b'"a"', 0)],
     ],
 )
 def test_what_a_piece_of_a_body_costs(piece, values):
@@ -95,6 +95,27 @@ def test_what_a_piece_of_a_body_costs(piece, values):
     with pytest.raises(APIError) as caught:
         cost.add(b"\\")
     assert caught.value.status == 413
+
+
+@pytest.mark.parametrize(
+    ("piece", "values"), [('"é"'.encode() * 12, 24), (rb'"\u00e9"' * 6, 13.5), (b"a" * 46 + "é".encode(), 0)]
+)
+def test_with_other_characters_than_ascii_quotes_count_and_so_does_the_whole_body(piece, values):
+    most = int((MAX_VALUES + 1024 - values - len(piece) / 48) / (1 + 1 / 48))
+    cost = DecodingCost()
+    cost.add(b"," * (most - 1))
+    cost.add(piece)
+    with pytest.raises(APIError):
+        cost.add(b",,")
+
+
+def test_no_text_is_refused_for_its_size_alone():
+    cost = DecodingCost()
+    for _ in range(64):
+        cost.add("é".encode() * 2**19)
+    cost.add(b"," * (MAX_VALUES // 3))
+    with pytest.raises(APIError):
+        cost.add(b"," * 1025)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +145,7 @@ def test_what_is_wrong_with_a_json_text_is_told(text, code, told):
 
 
 def test_a_long_text_is_not_gone_through_a_second_time():
-    for size, explains in ((2**20, True), (2**20 + 1, False)):
+    for size, explains in ((2**17, True), (2**17 + 1, False)):
         text = b'{"a": x}'.ljust(size)
         message = refusal_of(decode_json_object, text).message
         assert message.startswith("the body is not valid JSON: ")

@@ -12,31 +12,33 @@ from loop_lag import LagProbe, send
 from machine_speed import slowness
 from request_shapes import Found, Many, Nested, Object, Plain, ShapeSearch, Text, shape_of, size_of, written
 
-# What others may have to wait, in seconds of this process's own work on a quiet machine.
+# What the event loop may do at once, and what others may have to wait while threads of its process work too, in
+# seconds of a quiet machine.
+MOST_OF_THE_LOOP = 0.06
 MOST_SECONDS = 0.1
 SEED = 23
 LEAVE_AFTER = 0.5
 
 
 class Lags:
-    """The seconds that requests keep a server's event loop from others; what seems long is sent again."""
+    """How much a request takes of what it may keep a server's event loop from others; what seems long is sent again."""
 
     def __init__(self, server) -> None:
         self._server = server
 
     def __call__(self, path: str, content: bytes) -> float:
-        lag = self._once(path, content)
+        share = self._once(path, content)
         for _ in range(2):  # collecting garbage of other tests is not of this one
-            if lag < MOST_SECONDS:
+            if share < 0.8:
                 break
-            lag = min(lag, self._once(path, content))
-        return lag
+            share = min(share, self._once(path, content))
+        return share
 
     def _once(self, path: str, content: bytes) -> float:
         with LagProbe(self._server) as probe:
             send(self._server, path, content, leave_after=LEAVE_AFTER)
             self._server.wait_until_idle(seconds=120)
-        return probe.worst / slowness()
+        return max(probe.own / MOST_OF_THE_LOOP, probe.worst / MOST_SECONDS) / slowness()
 
 
 @pytest.mark.timing
@@ -48,19 +50,20 @@ def test_no_shape_of_a_request_holds_up_the_others(server, number, largest):
     server.post("/v1/completions", prompt="warm", max_tokens=1)
     search = ShapeSearch(document, SEED, largest=largest)
     longest = max(reported(search.run(number, Lags(server))), key=lambda each: each.cost)
-    assert longest.cost < MOST_SECONDS, described(longest)
+    print(f"longest: {described(longest)}")
+    assert longest.cost < 1, described(longest)
 
 
 def reported(found: Iterator[Found]) -> Iterator[Found]:
     """The same, and for people each that comes near, as soon as it is found."""
     for place, each in enumerate(found):
-        if each.cost > MOST_SECONDS / 2:
+        if each.cost > 0.5:
             print(f"{place}: {described(each)}")
         yield each
 
 
 def described(found: Found) -> str:
-    return f"{found.cost * 1000:.0f} ms by {found.path} {found.body}"[:1000]
+    return f"{found.cost:.0%} of what it may by {found.path} {found.body}"[:1000]
 
 
 def test_the_search_climbs_towards_what_costs_most():

@@ -29,7 +29,7 @@ def read_types(tokens: Sequence[str], metadata: Mapping[str, Any]) -> list[int]:
     """
     if metadata.get("tokenizer.ggml.token_type") is None and metadata.get("tokenizer.ggml.model") != "llama":
         return [NORMAL] * len(tokens)
-    types = [int(kind) for kind in _for_each(tokens, metadata, "token_type")]
+    types = [_number(kind, "token_type") for kind in _for_each(tokens, metadata, "token_type")]
     for token_id, kind in enumerate(types):
         if kind not in _NAMES:
             known = ", ".join(f"{number} ({name})" for number, name in _NAMES.items())
@@ -46,7 +46,7 @@ def read_scores(tokens: Sequence[str], metadata: Mapping[str, Any]) -> list[floa
     Raises:
         TokenizerError: not one score for each token, or one that is no finite number.
     """
-    scores = [float(score) for score in _for_each(tokens, metadata, "scores")]
+    scores = [float(_number(score, "scores")) for score in _for_each(tokens, metadata, "scores")]
     for token_id, score in enumerate(scores):
         if not math.isfinite(score):
             raise TokenizerError(
@@ -59,7 +59,16 @@ def read_scores(tokens: Sequence[str], metadata: Mapping[str, Any]) -> list[floa
 def token_id_in(tokens: Sequence[str], metadata: Mapping[str, Any], name: str) -> int | None:
     """The id that `tokenizer.ggml.{name}_token_id` holds; None where there is none, or one outside of `tokens`."""
     token_id = metadata.get(f"tokenizer.ggml.{name}_token_id")
-    return int(token_id) if token_id is not None and 0 <= int(token_id) < len(tokens) else None
+    if token_id is None:
+        return None
+    number = _number(token_id, f"{name}_token_id")
+    return int(number) if 0 <= number < len(tokens) else None
+
+
+def _number(value: Any, name: str) -> Any:
+    if isinstance(value, (int, float)) or hasattr(value, "__index__"):
+        return value
+    raise TokenizerError(f"the GGUF file's tokenizer.ggml.{name} holds {value!r:.60}, which is no number: {INSTEAD}")
 
 
 def _for_each(tokens: Sequence[str], metadata: Mapping[str, Any], name: str) -> Sequence[Any]:

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 from atom_core.tokenization.gguf_pre_tokenizers import PRE_TOKENIZERS
 from atom_core.tokenization.gguf_sentencepiece import sentencepiece_bpe, spelled_as_in_texts
 from atom_core.tokenization.gguf_token_types import CONTROL, INSTEAD, UNKNOWN, USER_DEFINED, read_types, token_id_in
+from atom_core.tokenization.library_faults import faults_told_as
 from atom_core.tokenization.tokenizer import Tokenizer, TokenizerError
 
 # What llama.cpp takes where the header of a SentencePiece vocabulary is silent: as its converter once wrote them.
@@ -23,11 +24,12 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     Raises:
         TokenizerError: the vocabulary is missing, contradicts itself, or is of a model or pre-tokenizer not known here.
     """
-    tokens = [str(token) for token in metadata.get("tokenizer.ggml.tokens") or ()]
+    found = metadata.get("tokenizer.ggml.tokens")
+    tokens = [str(token) for token in found] if isinstance(found, Sequence) and not isinstance(found, str) else []
     if not tokens:
         raise TokenizerError("the GGUF file holds no vocabulary (tokenizer.ggml.tokens): use skip_tokenizer_init")
     model = metadata.get("tokenizer.ggml.model")
-    if model not in _BUILDERS:
+    if not isinstance(model, str) or model not in _BUILDERS:
         raise TokenizerError(
             f"the GGUF file's tokenizer is of kind {model!r}; known are byte-level BPE ('gpt2') and SentencePiece's "
             f"BPE ('llama'): {INSTEAD}"
@@ -35,12 +37,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     types = read_types(tokens, metadata)
     if model == "llama":
         tokens = spelled_as_in_texts(tokens, types)
-    try:
+    with faults_told_as("the GGUF file's vocabulary and merges do not fit together"):
         backend = _BUILDERS[model](tokens, types, metadata)
-    except TokenizerError:
-        raise
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"the GGUF file's vocabulary and merges do not fit together: {error}") from error
     typed = list(zip(tokens, types, strict=True))
     special_tokens = [token for token, kind in typed if kind in (CONTROL, UNKNOWN)]
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special_tokens])
@@ -123,5 +121,7 @@ def _adds_bos(metadata: Mapping[str, Any]) -> bool:
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The default template, and the others by the names that the header lists."""
     keys = {"default": "tokenizer.chat_template"}
-    keys |= {str(name): f"tokenizer.chat_template.{name}" for name in metadata.get("tokenizer.chat_templates") or ()}
+    named = metadata.get("tokenizer.chat_templates")
+    if isinstance(named, Sequence):
+        keys |= {str(name): f"tokenizer.chat_template.{name}" for name in named}
     return {name: str(metadata[key]) for name, key in keys.items() if metadata.get(key)}

@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 
 from atom_core.tokenization import tiktoken_vocab
+from atom_core.tokenization.library_faults import faults_told_as
 from atom_core.tokenization.tokenizer import Tokenizer, TokenizerError
 
 SPECIAL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -39,12 +40,8 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
 def _backend(folder: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
     path, tiktoken = folder / "tokenizer.json", folder / tiktoken_vocab.FILE_NAME
     if path.is_file():
-        try:
+        with faults_told_as(f"{path} is not a tokenizer that `tokenizers` {tokenizers.__version__} reads"):
             return tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise TokenizerError(
-                f"{path} is not a tokenizer that `tokenizers` {tokenizers.__version__} reads: {error}"
-            ) from error
     if tiktoken.is_file():
         return tiktoken_vocab.backend_from_tiktoken(tiktoken, config)
     raise TokenizerError(_why_there_is_none(folder, config))
@@ -105,4 +102,11 @@ def _template_files(folder: Path) -> dict[str, str]:
     templates = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     if (folder / "chat_template.jinja").is_file():
         templates["default"] = folder / "chat_template.jinja"
-    return {name: path.read_text(encoding="utf-8") for name, path in templates.items()}
+    return {name: _read_template(path) for name, path in templates.items()}
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{path} is not text in UTF-8: {error}") from error

@@ -34,11 +34,15 @@ async def accepted(
         state.check_takes_requests()
     state.rates.take_request(caller_of(request))
     content = await read_body(request, state.options.max_body_bytes)
+    await _let_others(content)
     values = decode_json_object(content)
-    if len(content) > _LONG:
-        await asyncio.sleep(0)
+    await _let_others(content)
     body, ignored = parse_object(schema, values)
-    if len(content) > _LONG:
-        await asyncio.sleep(0)
+    await _let_others(content)
     state.check_model(body.model)
     return state, body, ignored_header(ignored)
+
+
+async def _let_others(content: bytes) -> None:
+    if len(content) > _LONG:
+        await asyncio.sleep(0)
