@@ -22,7 +22,6 @@ from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.factory import make_steps
-from atom_core.worker.steps.token_delivery import deliver
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,8 @@ class RunningModel:
             "num_late_compilations": self._compilation.num_late,
             "transfers": self._ended(forward.step),
         }
-        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **also))
+        fetched = self._device.fetch(ids)
+        return lambda: replace(forward.report(fetched(), sampled.logprobs), **also)
 
     @property
     def num_free_slots(self) -> int:
