@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
-from atom_kernels.protocols import SingleRank
 from atom_models import BuildContext, build_model, load_model, load_weights
 from atom_models.groups import Groups
 from atom_models.layers import (
@@ -19,64 +16,12 @@ from atom_models.layers import (
     VocabularyEmbedding,
 )
 from atom_models.layers.loadable import expected_weights
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.paged_run import PagedRun, SequenceStep
 from draft_runs import draft_logits, load_both
+from thread_ranks import Group
 from tiny_heads import make_head
 from tiny_models import make_tiny_llama
-
-
-class Group:
-    """Ranks that meet at barriers; `as_rank` is the `Collectives` of one of them."""
-
-    def __init__(self, size):
-        self.size = size
-        self.barrier = threading.Barrier(size)
-        self.slots = [None] * size
-
-    def exchange(self, rank, x):
-        self.slots[rank] = x
-        self.barrier.wait(30)
-        everything = list(self.slots)
-        self.barrier.wait(30)
-        return everything
-
-    def as_rank(self, rank):
-        group = self
-
-        class Rank(SingleRank):
-            size = group.size
-
-            def __init__(self):
-                self.rank = rank
-
-            def all_reduce(self, x):
-                return torch.stack(group.exchange(rank, x)).sum(0)
-
-            def all_gather(self, x, dim=-1):
-                return torch.cat(group.exchange(rank, x), dim)
-
-        return Rank()
-
-    def run(self, function):
-        """`function(rank)` on every rank at once; their results in order."""
-        results = [None] * self.size
-
-        def work(rank):
-            try:
-                results[rank] = function(rank)
-            except BaseException as error:
-                self.barrier.abort()
-                results[rank] = error
-
-        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return results
 
 
 def make_context(group=None, rank=0):
@@ -149,7 +94,8 @@ def test_ranks_split_a_vocabulary_that_they_cannot_share_evenly(tie):
         head = LMHead(4, 11, context, tied_to=embedding if tie else None)
         fill(embedding)
         fill(head)
-        return head(embedding(torch.tensor([0, 5, 6, 10])))
+        logits = head(embedding(torch.tensor([0, 5, 6, 10])))
+        return SharedVocabulary(context.collectives, 11).whole(logits)
 
     group = Group(2)
     expected = run(make_context())
@@ -244,7 +190,8 @@ def assert_ranks_give_the_logits_of_one(path, size):
         load_weights(model, loaded.checkpoint, progress=False)
         [hidden_states] = PagedRun(model, 1).step([SequenceStep(tokens, 0, [0])])
         with torch.inference_mode():
-            return model.compute_logits(hidden_states)
+            logits = model.compute_logits(hidden_states)
+            return SharedVocabulary(group.as_rank(rank), loaded.checkpoint.text_config["vocab_size"]).whole(logits)
 
     results = group.run(run)
     expected = loaded.logits([tokens])[0]

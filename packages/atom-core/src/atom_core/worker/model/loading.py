@@ -29,6 +29,7 @@ from atom_models import (
     sizes_told_apart,
 )
 from atom_models.groups import WHOLE
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import construct_model, stored_quantization
 
 
@@ -69,6 +70,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         mixer_layers(model),
         num_idle_weights(model),
         draft,
+        SharedVocabulary(context.collectives, config.model.vocab_size),
         sizes_told_apart=partial(sizes_told_apart, model),
         # Hooks would be compiled into the model.
         modules={} if config.compile.level else dict(model.named_modules()),
