@@ -38,6 +38,14 @@ def memory(size: int = 2) -> AiterMemory:
     return AiterMemory(0, size, 0, 0, MAX_BYTES)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def known_operators() -> None:
+    """The first who prepares an operator makes it known to torch, which two threads must not do at a time."""
+    select(ALL_REDUCE, AllReduceProblem(16, HALF, SingleRank())).prepare()
+    normed = AllReduceNormProblem(RMSNormProblem(16, FLOAT), SingleRank())
+    select(ALL_REDUCE_ADD_RMS_NORM, normed).prepare({"weight": torch.ones(16)})
+
+
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atom_kernels.aiter.all_reduce.MAX_BYTES", 1 << 20)
@@ -46,10 +54,6 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_ranks(size: int, work: Callable[[Rank], Any], arch: str = "gfx942") -> list[Any]:
     """What `work(rank)` gives on each of so many ranks that share memory."""
     group = Group(size)
-    # Operators are made known to torch by the first who prepares one, which threads must not be at a time.
-    select(ALL_REDUCE, AllReduceProblem(16, HALF, SingleRank())).prepare()
-    normed = AllReduceNormProblem(RMSNormProblem(16, FLOAT), SingleRank())
-    select(ALL_REDUCE_ADD_RMS_NORM, normed).prepare({"weight": torch.ones(16)})
     with amd_machine(arch), torch.inference_mode():
 
         def run(rank: int) -> Any:
