@@ -13,6 +13,7 @@ from torch import nn
 
 from atom_models import BuildContext, CheckpointError, LoadedModel, build_model, load_weights, open_checkpoint
 from atom_models.drafting import build_draft, choose_draft, load_draft_weights
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.paged_run import PagedRun, SequenceStep
 
 
@@ -71,7 +72,8 @@ def draft_logits(
     model.next_ids = torch.tensor([token for index in order for token in texts[index][1:]])
     rows = dict(zip(order, PagedRun(model, num_blocks).step(steps), strict=True))
     with torch.inference_mode():
-        return [draft.compute_logits(rows[index]) for index in range(len(texts))]
+        vocabulary = SharedVocabulary(loaded.context.collectives, draft.vocab_size)
+        return [vocabulary.whole(draft.compute_logits(rows[index])) for index in range(len(texts))]
 
 
 def refusal(target: Path, head: Path, **fields: Any) -> str:

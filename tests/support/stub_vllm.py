@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import pytest
+import torch
+from torch import nn
 
 T = TypeVar("T")
 
@@ -58,11 +61,39 @@ class LatentSpec:
     cache_dtype_str: str
 
 
+class Attention(nn.Module):
+    """``vllm.model_executor.layers.attention``'s, with our kernels: vLLM gives a layer those of the chosen backend."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        cache_config: Any = None,
+        logits_soft_cap: float | None = None,
+        per_layer_sliding_window: int | None = None,
+        prefix: str = "",
+        **extra: Any,
+    ) -> None:
+        super().__init__()
+        from atom_vllm.mixers.attention import AtomAttention
+
+        window, cap = per_layer_sliding_window, logits_soft_cap
+        self.impl = AtomAttention(
+            num_heads, head_size, scale, num_kv_heads, sliding_window=window, logits_soft_cap=cap, **extra
+        )
+        self.layer_name, self.kv_cache = prefix, torch.tensor([])
+        # vLLM's layers find the configuration by themselves.
+        cache_config.layers[prefix] = self
+
+
 @dataclass
 class StubVllm:
     """What a test may look at and change.
 
     Attributes:
+        own: what each thread has of its own, such as the `group` of a rank.
         registered: architecture -> "module:class" of everything that was put into vLLM's registry.
         step: the forward context that attention finds.
         base_name: the platform that vLLM would have taken.
@@ -71,6 +102,7 @@ class StubVllm:
     base_name: str
     registered: dict[str, str] = field(default_factory=dict)
     step: Any = None
+    own: threading.local = field(default_factory=threading.local)
 
 
 def _base_platform(name: str) -> type:
@@ -103,6 +135,10 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
         _module("vllm.platforms", builtin_platform_plugins={"none": lambda: None, "here": lambda: stub.base_name}),
         _module(kind, **{name: _base_platform(name)}),
         _module("vllm.model_executor.models", registry=_module("registry", _VLLM_MODELS=known)),
+        _module("vllm.distributed", get_tp_group=lambda: stub.own.group),
+        _module("vllm.compilation.decorators", support_torch_compile=lambda **_: lambda compiled: compiled),
+        _module("vllm.compilation.breakable_cudagraph", is_breakable_cudagraph_enabled=lambda: False),
+        _module("vllm.model_executor.layers.attention", Attention=Attention),
         _module("vllm.forward_context", get_forward_context=lambda: stub.step),
         _module("vllm.model_executor.layers.attention_layer_base", AttentionLayerBase=AttentionLayerBase),
         _module("vllm.v1.kv_cache_interface", MLAAttentionSpec=LatentSpec),

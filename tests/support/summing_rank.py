@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from atom_core.worker.graphs.cuda_capture import CudaCapture
 from atom_core.worker.ranks.peers import share_memory
+from atom_core.worker.ranks.protocol import MeetingRanks
 from atom_core.worker.ranks.torch_ranks import TorchRanks
 from atom_kernels.norm import ADD_RMS_NORM, RMSNormProblem
 from atom_kernels.protocols import PeerMemory, SingleRank
@@ -36,7 +37,7 @@ class OnOneGpu(SingleRank):
         dist.init_process_group("cpu:gloo,cuda:gloo", store=store, rank=rank, world_size=size)
         group = dist.group.WORLD.group_name  # type: ignore[union-attr]
         devices = (0,) * size
-        self.peers = share_memory(rank, size, device="cuda", devices=devices, group=group, smallest=self.smallest)
+        self.peers = share_memory(MeetingRanks(rank, size, devices, group, self.smallest, self.all_gather))
 
     def smallest(self, number: int) -> int:
         agreed = torch.tensor([number])

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
+from quantized_checkpoints import PUBLISHED, write_quantized
 from tests.with_vllm.conftest import ATTENTION_OURS, IN_PROCESS, STOCK
 from tests.with_vllm.generate import prompts
+from tiny_architectures import make_tiny
 
 MODELS_OURS = "Register model LlamaForCausalLM to vLLM with atom_vllm.models.model_wrapper:ATOMForCausalLM"
+
+ONE_CORE_EACH = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 
 pytestmark = pytest.mark.slow
 
@@ -56,10 +60,31 @@ def test_chunks_preemption_and_compiling_change_nothing_in_the_callers_process(
     assert "Detected eager backend" in outcomes[3].log  # what vLLM says as it compiles
 
 
-def test_two_tensor_parallel_ranks_change_nothing(generate, run_jobs, tiny) -> None:
-    folder = tiny("llama-3.1")
-    [stock] = run_jobs([{"model": folder}], STOCK | IN_PROCESS)
-    one_core_each = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    tokens, log = generate(folder, one_core_each, llm={"tensor_parallel_size": 2})
-    assert tokens == stock.tokens
-    assert MODELS_OURS in log
+@pytest.mark.parametrize("family", ["llama-3.1", "qwen3_moe", "deepseek_v3"])
+def test_two_tensor_parallel_ranks_change_nothing(generate, run_jobs, tiny, family: str) -> None:
+    """Dense, with experts, and with latents, which stock vLLM does not run on every CPU: one rank of ours does."""
+    job = {"model": tiny(family), "llm": {"max_model_len": 256}, "num_tokens": 32}
+    [alone] = run_jobs([job], IN_PROCESS | (STOCK if family == "llama-3.1" else {}))
+    assert alone.error is None, alone.log[-4000:]
+    tokens, log = generate(job["model"], ONE_CORE_EACH, llm=job["llm"] | {"tensor_parallel_size": 2}, num_tokens=32)
+    assert tokens == alone.tokens
+    assert "to vLLM with atom_vllm.models.model_wrapper:ATOM" in log
+    assert ATTENTION_OURS in log
+
+
+@pytest.mark.parametrize(("family", "layout"), [("llama-3.1", "int4 packed"), ("qwen3_moe", "fp8 tiles")])
+def test_two_tensor_parallel_ranks_share_quantized_weights(generate, run_jobs, tmp_path, family, layout) -> None:
+    """In bfloat16, in which sums over ranks round: first tokens are the same, and likely to the same degree."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512} if family == "llama-3.1" else {"moe_intermediate_size": 256}
+    folder, _ = write_quantized(tmp_path, make_tiny(family, tmp_path / "plain", **sizes), PUBLISHED[layout])
+    job = {"llm": {"max_model_len": 256, "dtype": "bfloat16"}, "num_tokens": 1, "logprobs": True}
+    two = job | {"llm": job["llm"] | {"tensor_parallel_size": 2}}
+    [alone], [shared] = (
+        run_jobs([{"model": folder} | job], IN_PROCESS),
+        run_jobs([{"model": folder} | two], ONE_CORE_EACH),
+    )
+    assert (alone.error, shared.error) == (None, None), shared.log[-4000:]
+    assert shared.tokens == alone.tokens
+    assert "to vLLM with atom_vllm.models.model_wrapper:ATOM" in shared.log
+    for ours, expected in zip(shared.logprobs[0], alone.logprobs[0], strict=True):
+        assert ours == pytest.approx(expected, abs=0.05)

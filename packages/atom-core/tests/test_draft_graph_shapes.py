@@ -103,7 +103,7 @@ def test_a_captured_decode_with_drafts_is_told_to_attention_as_one_of_so_many_to
     graphs = StepGraphs(
         inputs,
         run_model=run_model,
-        draw=lambda logits_nV, batch, filters: (logits_nV.argmax(1),),
+        draw=lambda logits_nV, batch, drawing: (logits_nV.argmax(1),),
         shapes=GraphShapes((), draft_shapes=draft_shapes((4,), 1, 100)),
         max_seq_len=64,
         capture=Repeated,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
+from atom_core.worker.devices.factory import device_of
 from atom_core.worker.ranks import peers
 from atom_core.worker.ranks.peers import share_memory
+from atom_core.worker.ranks.protocol import MeetingRanks
+from atom_kernels.aiter import all_reduce
 from atom_kernels.platform import Platform, use_platform
-from atom_kernels.protocols import NoPeers, PeerMemory
+from atom_kernels.protocols import AiterMemory, NoPeers, PeerMemory
 
 
 def same(number: int) -> int:
@@ -16,8 +22,12 @@ def same(number: int) -> int:
     return number
 
 
-def shared(device: str = "cuda", devices: tuple[int, ...] = (0, 1), smallest=same) -> PeerMemory | NoPeers:
-    return share_memory(0, len(devices), device=device, devices=devices, group="0", smallest=smallest)
+def meeting(devices: tuple[int, ...] = (0, 1), smallest: Callable[[int], int] = same) -> MeetingRanks:
+    return MeetingRanks(0, len(devices), devices, "0", smallest, lambda x, dim: torch.cat([x] * len(devices), dim))
+
+
+def shared(**given: Any) -> Any:
+    return share_memory(meeting(**given))
 
 
 @pytest.fixture
@@ -26,7 +36,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch):
     numbers = torch.zeros(2, dtype=torch.int64)
     memory = PeerMemory(0, 2, numbers, numbers.int(), 1024)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda own, other: other < 2)
-    monkeypatch.setattr(peers, "_meet", lambda *_: memory)
+    monkeypatch.setattr(peers, "_meet_by_torch", lambda ranks: memory)
     with use_platform(Platform.nvidia("sm_90")):
         yield memory
 
@@ -36,7 +46,11 @@ def test_gpus_that_reach_each_other_share_memory(two_gpus: PeerMemory):
 
 
 def test_ranks_on_cpus_exchange_by_gloo():
-    assert shared("cpu") == NoPeers("ranks on CPUs exchange by gloo")
+    assert device_of("cpu").share_memory(meeting()) == NoPeers("ranks on CPUs exchange by gloo")
+
+
+def test_gpus_are_asked_by_their_device(two_gpus: PeerMemory):
+    assert device_of("cuda").share_memory(meeting()) is two_gpus
 
 
 @pytest.mark.parametrize(
@@ -52,9 +66,24 @@ def test_the_environment_can_leave_all_sums_to_nccl(two_gpus: PeerMemory, monkey
     assert shared().reason == "ATOM_DISABLE_PEER_SUMS is set"
 
 
-def test_amd_gpus_do_not_use_kernels_for_nvidias():
+def test_amd_gpus_exchange_by_aiter(monkeypatch: pytest.MonkeyPatch):
+    met = AiterMemory(0, 2, 7, 4096, 1024)
+
+    def share(rank: int, size: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        assert (rank, size, device) == (0, 2, torch.device("cuda", 0))
+        assert gather(torch.arange(3)).tolist() == [[0, 1, 2]] * 2
+        return met
+
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda own, other: True)
+    monkeypatch.setattr(all_reduce, "share_memory", share)
     with use_platform(Platform.rocm("gfx942")):
-        assert "for NVIDIA GPUs, this is gfx942" in shared().reason
+        assert shared() is met
+        assert shared(devices=(0, 1, 2)).reason == "AITER sums over 2, 4, 6, 8 ranks, not 3"
+
+
+def test_amd_gpus_without_aiters_sums_leave_them_to_rccl():
+    with use_platform(Platform.rocm("gfx942", release="pypi")):
+        assert "has no meta_size" in shared().reason
 
 
 def test_no_rank_shares_memory_that_another_does_not(two_gpus: PeerMemory):
@@ -67,5 +96,5 @@ def test_a_failure_of_torchs_symmetric_memory_is_told(two_gpus: PeerMemory, monk
     def fail(*_: object) -> None:
         raise RuntimeError("no\n handles")
 
-    monkeypatch.setattr(peers, "_meet", fail)
-    assert shared().reason == "torch's symmetric memory failed: no handles"
+    monkeypatch.setattr(peers, "_meet_by_torch", fail)
+    assert shared().reason == "sharing memory failed: no handles"

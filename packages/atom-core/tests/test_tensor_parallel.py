@@ -86,6 +86,26 @@ def test_drafts_of_prediction_layers_change_no_token_of_two_ranks(family, ranks,
         assert again[0]["num_cached_tokens"] >= 64
 
 
+@pytest.mark.parametrize("family", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+def test_greedy_requests_alone_give_the_tokens_of_one(family, ranks, tiny_family):
+    """Whole steps of them gather the best token of each rank; gemma3 caps logits."""
+    found = []
+    for group in (None, ranks):
+        with make_engine(tiny_family(family), group) as engine:
+            found.append(outputs(engine, params=GREEDY))
+    assert found[0] == found[1]
+
+
+def test_greedy_drafts_of_prediction_layers_change_no_token_of_two_ranks(ranks, tiny_family):
+    speculation = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
+    found = []
+    for group, given in ((None, {}), (ranks, {"speculative_config": speculation})):
+        with make_engine(tiny_family("deepseek_v3"), group, **given) as engine:
+            found.append(outputs(engine, params=GREEDY))
+            assert (engine.stats.num_draft_tokens > 40) == bool(given)
+    assert found[0] == found[1]
+
+
 WAYS = {
     "in chunks": {"max_num_batched_tokens": 7},
     "preempted": {"num_kv_blocks": 12, "max_model_len": 176, "enable_prefix_caching": False},
@@ -254,6 +274,15 @@ def test_four_ranks_of_whole_experts_give_the_tokens_of_one(four_ranks, tiny_fam
 def test_four_ranks_give_the_tokens_of_one(family, four_ranks, tiny_family, expected):
     with make_engine(tiny_family(family), four_ranks) as engine:
         assert outputs(engine) == expected(family)
+
+
+@pytest.mark.slow
+def test_four_ranks_share_greedy_requests_over_a_vocabulary_that_does_not_come_out_even(four_ranks, tmp_path):
+    folder, found = make_tiny("qwen3", tmp_path / "m", vocab_size=389), []
+    for group in (None, four_ranks):
+        with make_engine(folder, group) as engine:
+            found.append(outputs(engine, params=GREEDY))
+    assert found[0] == found[1]
 
 
 @pytest.mark.by_hand

@@ -84,7 +84,7 @@ def test_a_placement_by_counted_rows_gives_the_same_sums(tmp_path):
 
     x, totals = torch.randn(7, 64, generator=torch.Generator().manual_seed(0)), None
     for rank in range(2):
-        context = BuildContext(groups=Groups(OneOf(rank, 2)), place_experts=place)
+        context = BuildContext(groups=Groups(OneOf(rank, 2)).spreading_experts(), place_experts=place)
         model = build_model(loaded.checkpoint, context)
         load_weights(model, loaded.checkpoint, progress=False)
         sums = [layer(x) for layer in model.modules() if isinstance(layer, MoE)]

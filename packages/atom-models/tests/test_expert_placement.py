@@ -16,7 +16,7 @@ from atom_models import (
     num_idle_weights,
     open_checkpoint,
 )
-from atom_models.groups import Groups
+from atom_models.groups import UNSHARED, Groups, Stage
 from atom_models.layers import Experts, MoEConfig
 from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds, place_contiguously
@@ -39,7 +39,7 @@ def context_of(placement, rank, **options):
     """What rank `rank` of a placement builds with; without a placement it is alone."""
     if placement is None:
         return BuildContext(**options)
-    groups = Groups(OneOf(rank, len(placement.slots)))
+    groups = Groups(OneOf(rank, len(placement.slots))).spreading_experts()
     return BuildContext(groups=groups, place_experts=lambda *_: placement, **options)
 
 
@@ -157,7 +157,7 @@ def test_ranks_read_their_own_experts_alone(family, tmp_path):
     checkpoint = open_checkpoint(make_tiny(family, tmp_path / "m"))
     expected = []
     for rank in range(2):
-        context = BuildContext(groups=Groups(OneOf(rank, 2)), place_experts=place_contiguously)
+        context = BuildContext(groups=Groups(OneOf(rank, 2)).spreading_experts())
         model = build_model(checkpoint, context)
         load_weights(model, checkpoint, progress=False)
         layers = [layer for layer in loadable(model) if isinstance(layer, Experts)]
@@ -172,14 +172,15 @@ def test_formats_that_ranks_cannot_cut_are_held_as_they_are_stored(tmp_path):
     folder, _ = write_quantized(tmp_path, plain, PUBLISHED["mxfp4"])
     checkpoint = open_checkpoint(folder)
     held = []
-    for place in (None, place_contiguously):
-        model = build_model(checkpoint, BuildContext(groups=Groups(OneOf(1, 2)), place_experts=place))
+    parts = Groups(OneOf(1, 2))
+    for groups in (parts, parts.spreading_experts()):
+        model = build_model(checkpoint, BuildContext(groups=groups))
         held.append({layer.problem.is_plain for layer in loadable(model) if isinstance(layer, Experts)})
     assert held == [{True}, {False}]
 
 
 def test_one_rank_places_nothing():
-    layer = Experts(MoEConfig(E, K, D, I), BuildContext(place_experts=place_contiguously), prefix="m.experts")
+    layer = Experts(MoEConfig(E, K, D, I), BuildContext(groups=UNSHARED.spreading_experts()), prefix="m.experts")
     load_dummy_weights(layer)
     assert layer.problem.num_absent == 0
 
@@ -212,7 +213,7 @@ def test_sizes_inside_an_expert_need_not_come_out_even(tmp_path):
     checkpoint = open_checkpoint(make_tiny("qwen3_moe", tmp_path / "m", moe_intermediate_size=30))
     with pytest.raises(CheckpointError, match="intermediate_size of an expert is 30"):
         check_shared(checkpoint, BuildContext(), 4)
-    check_shared(checkpoint, BuildContext(place_experts=place_contiguously), 4)
+    check_shared(checkpoint, BuildContext(groups=UNSHARED.spreading_experts()), 4)
 
 
 def test_ranks_with_unequal_numbers_of_experts_run_the_same_steps_before_the_first():
@@ -230,7 +231,21 @@ def test_ranks_with_unequal_numbers_of_experts_run_the_same_steps_before_the_fir
 def test_experts_of_a_gguf_file_are_read_by_their_owners(tmp_path):
     file = write_gguf(make_tiny("mixtral", tmp_path / "m"), tmp_path / "m.gguf")
     checkpoint = open_checkpoint(file)
-    model = build_model(checkpoint, BuildContext(groups=Groups(OneOf(1, 2)), place_experts=place_contiguously))
+    model = build_model(checkpoint, BuildContext(groups=Groups(OneOf(1, 2)).spreading_experts()))
     load_weights(model, checkpoint, progress=False)
     [first, *_] = [layer for layer in loadable(model) if isinstance(layer, Experts)]
     assert not [name for name in expected_weights(first) if ".experts.0." in name]
+
+
+def test_experts_are_spread_over_the_ranks_that_share_their_layer_alone():
+    with pytest.raises(ValueError, match="experts are spread over 4 ranks, and 2 share the layer"):
+        Groups(OneOf(0, 2), expert=OneOf(0, 4))
+    with pytest.raises(ValueError, match="must be the same"):
+        Groups(OneOf(0, 2), expert=OneOf(1, 2))
+
+
+def test_other_ranks_spread_experts_as_these_do():
+    others, last = OneOf(2, 3), Stage(1, 2)
+    for groups in (UNSHARED, Groups(OneOf(0, 2))):
+        assert groups.among(others, last) == Groups(others, last)
+        assert groups.spreading_experts().among(others, last) == Groups(others, last, others)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
-from atom_kernels.protocols import SingleRank
 from atom_models import BuildContext, build_model, load_model, load_weights
 from atom_models.architectures.registry import has_experts
 from atom_models.groups import Groups
@@ -20,70 +17,19 @@ from atom_models.layers import (
     VocabularyEmbedding,
 )
 from atom_models.layers.loadable import expected_weights
-from atom_models.layers.mixture.placement import place_contiguously
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.paged_run import PagedRun, SequenceStep
 from draft_runs import draft_logits, load_both
+from thread_ranks import Group
 from tiny_architectures import FAMILIES
 from tiny_heads import make_head
 from tiny_models import make_tiny_llama
 
 
-class Group:
-    """Ranks that meet at barriers; `as_rank` is the `Collectives` of one of them."""
-
-    def __init__(self, size):
-        self.size = size
-        self.barrier = threading.Barrier(size)
-        self.slots = [None] * size
-
-    def exchange(self, rank, x):
-        self.slots[rank] = x
-        self.barrier.wait(30)
-        everything = list(self.slots)
-        self.barrier.wait(30)
-        return everything
-
-    def as_rank(self, rank):
-        group = self
-
-        class Rank(SingleRank):
-            size = group.size
-
-            def __init__(self):
-                self.rank = rank
-
-            def all_reduce(self, x):
-                return torch.stack(group.exchange(rank, x)).sum(0)
-
-            def all_gather(self, x, dim=-1):
-                return torch.cat(group.exchange(rank, x), dim)
-
-        return Rank()
-
-    def run(self, function):
-        """`function(rank)` on every rank at once; their results in order."""
-        results = [None] * self.size
-
-        def work(rank):
-            try:
-                results[rank] = function(rank)
-            except BaseException as error:
-                self.barrier.abort()
-                results[rank] = error
-
-        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return results
-
-
-def make_context(group=None, rank=0, **options):
-    return BuildContext(dtype=torch.float32, **options, **({"groups": Groups(group.as_rank(rank))} if group else {}))
+def make_context(group=None, rank=0, *, spreads=False):
+    """One rank's; it holds whole experts where experts are spread."""
+    groups = Groups(group.as_rank(rank)) if group else Groups()
+    return BuildContext(dtype=torch.float32, groups=groups.spreading_experts() if spreads else groups)
 
 
 def fill(layer):
@@ -152,7 +98,8 @@ def test_ranks_split_a_vocabulary_that_they_cannot_share_evenly(tie):
         head = LMHead(4, 11, context, tied_to=embedding if tie else None)
         fill(embedding)
         fill(head)
-        return head(embedding(torch.tensor([0, 5, 6, 10])))
+        logits = head(embedding(torch.tensor([0, 5, 6, 10])))
+        return SharedVocabulary(context.collectives, 11).whole(logits)
 
     group = Group(2)
     expected = run(make_context())
@@ -217,7 +164,7 @@ def test_a_family_on_several_ranks_gives_the_logits_of_one(tiny_family, family, 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if has_experts(family.architecture)])
 def test_ranks_of_whole_experts_give_the_logits_of_one(tiny_family, family):
-    assert_ranks_give_the_logits_of_one(tiny_family(family), 2, place_experts=place_contiguously)
+    assert_ranks_give_the_logits_of_one(tiny_family(family), 2, spreads=True)
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
@@ -246,17 +193,18 @@ def test_an_eagle3_head_on_two_ranks_gives_the_logits_of_one(tmp_path, own_embed
         assert torch.allclose(logits, expected, atol=1e-4)
 
 
-def assert_ranks_give_the_logits_of_one(path, size, **options):
+def assert_ranks_give_the_logits_of_one(path, size, *, spreads=False):
     loaded = load_model(path)
     tokens = [5, 6, 7, 8, 9, 300, 383]
     group = Group(size)
 
     def run(rank):
-        model = build_model(loaded.checkpoint, make_context(group, rank, **options))
+        model = build_model(loaded.checkpoint, make_context(group, rank, spreads=spreads))
         load_weights(model, loaded.checkpoint, progress=False)
         [hidden_states] = PagedRun(model, 1).step([SequenceStep(tokens, 0, [0])])
         with torch.inference_mode():
-            return model.compute_logits(hidden_states)
+            logits = model.compute_logits(hidden_states)
+            return SharedVocabulary(group.as_rank(rank), loaded.checkpoint.text_config["vocab_size"]).whole(logits)
 
     results = group.run(run)
     expected = loaded.logits([tokens])[0]

@@ -9,6 +9,7 @@ _SOURCES = "atom-kernels/src/atom_kernels/aiter"
 _TESTS = "atom-kernels/tests/aiter_backend/test_aiter"
 # A file of adapters -> the tests that should find its mistakes.
 _TESTS_OF: dict[str, tuple[str, ...]] = {
+    "all_reduce.py": ("all_reduce",),
     "moe/quantized_experts.py": ("quantized_experts",),
     "moe/*.py": ("moe",),
     "quantized/*.py": ("quantized",),

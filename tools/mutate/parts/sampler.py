@@ -14,6 +14,7 @@ _WORKER_TESTS = (
     "atom-core/tests/test_llm_engine.py",
     "atom-core/tests/test_draft_sampling.py",
     "atom-core/tests/test_model_drafter.py",
+    "atom-core/tests/test_sampling_over_ranks.py",
 )
 _OPERATOR_TESTS = (
     "atom-kernels/tests/test_sampling.py",
@@ -151,6 +152,7 @@ SAMPLER = Part(
         ),
         f"{_KERNELS}/*.py": _OPERATOR_TESTS,
         f"{_WORKER}/sampler.py": _WORKER_TESTS,
+        "atom-models/src/atom_models/layers/shared_vocabulary.py": ("atom-core/tests/test_sampling_over_ranks.py",),
         f"{_WORKER}/extras.py": _WORKER_TESTS,
         f"{_WORKER}/logprobs.py": _WORKER_TESTS,
         f"{_WORKER}/token_masks.py": _WORKER_TESTS,

@@ -22,6 +22,7 @@ from atom_core.worker.model.loading import load_engine_model
 from atom_core.worker.model.loading_with_cache import LoadModel
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.runner import Masks, PendingOutput
+from atom_core.worker.sampling.sampler import Drawing
 from repeated_work import Repeated
 from tiny_drafts import make_predicting
 from toy_drafts import ToyDraft, config_of, load_last_token, load_with_draft
@@ -96,9 +97,9 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphShape]:
     found: list[GraphShape] = []
     replay = StepGraphs.replay_sampler
 
-    def spy(graphs: StepGraphs, shape: GraphShape, *, filters: bool) -> Any:
+    def spy(graphs: StepGraphs, shape: GraphShape, drawing: Drawing) -> Any:
         found.append(shape)
-        return replay(graphs, shape, filters=filters)
+        return replay(graphs, shape, drawing)
 
     monkeypatch.setattr(StepGraphs, "replay_sampler", spy)
     return found

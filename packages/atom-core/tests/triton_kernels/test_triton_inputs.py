@@ -12,7 +12,7 @@ from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.sampler import Sampler
+from atom_core.worker.sampling.sampler import Drawing, Sampler
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_kernels.platform import Facts, detect_platform, platform_from_facts, use_platform
@@ -243,7 +243,9 @@ def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
     step = SchedulerOutput(0, scheduled, [], [])
     with use_platform(platform_from_facts(Facts())):
         expected = Sampler(sides.host).sample_step(step, host, logits.clone()).token_ids
-    found = Sampler(sides.device).draw(logits.to(DEVICE), device.sample_slots, device.sample_positions, filters=True)
+    found = Sampler(sides.device).draw(
+        logits.to(DEVICE), device.sample_slots, device.sample_positions, Drawing.FILTERED
+    )
     assert found.tolist() == expected.tolist()
     for name, position in (("a", 3), ("b", 2)):
         slot = sides.host.slots[name]

@@ -12,12 +12,12 @@ from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import CacheFormat, Collectives
 from atom_models.groups import UNSHARED, Groups, Stage
 from atom_models.layers.mixers.mixer import planned_host
+from atom_models.layers.mixture.placement import PlaceExperts, place_contiguously
 from atom_models.quantization import UNQUANTIZED
 
 if TYPE_CHECKING:
     from atom_kernels.mixers import MixerProblem
     from atom_models.layers.mixers.mixer import MixerHost
-    from atom_models.layers.mixture.placement import PlaceExperts
     from atom_models.quantization import Quantization
 
     MixerHostFactory = Callable[[MixerProblem, str, "BuildContext"], MixerHost]
@@ -41,7 +41,7 @@ class BuildContext:
         model_impl: what serves the checkpoint: "atom" is a file of this package, "transformers" its layers over our
             attention, and "auto" the first where there is one.
         aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
-        place_experts: says which rank holds which experts of a mixture; None cuts each into a part for every rank.
+        place_experts: says which rank holds which experts of a mixture, where `groups` spreads whole ones.
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
     """
 
@@ -56,7 +56,7 @@ class BuildContext:
     max_model_len: int | None = None
     model_impl: str = "auto"
     aux_hidden_states: tuple[int, ...] = ()
-    place_experts: PlaceExperts | None = None
+    place_experts: PlaceExperts = place_contiguously
     num_drafts: int = 0
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom_kernels.protocols import SINGLE_RANK, Collectives
 
@@ -53,10 +53,31 @@ class Groups:
     Attributes:
         tensor: the ranks that share each layer with it.
         stage: the layers that it has, of all those of the pipeline.
+        expert: the ranks over which whole experts are spread; None where each of `tensor` has a part of every expert.
+            They are those of `tensor`, since one sum has what experts and what all else of a layer made.
+
+    Raises:
+        ValueError: experts are spread over other ranks.
     """
 
     tensor: Collectives = SINGLE_RANK
     stage: Stage = WHOLE
+    expert: Collectives | None = None
+
+    def __post_init__(self) -> None:
+        expert, tensor = self.expert, self.tensor
+        if expert is not None and (expert.rank, expert.size) != (tensor.rank, tensor.size):
+            raise ValueError(
+                f"experts are spread over {expert.size} ranks, and {tensor.size} share the layer: they must be the same"
+            )
+
+    def among(self, tensor: Collectives, stage: Stage) -> Groups:
+        """A rank among others, which share a model in the same way."""
+        return Groups(tensor, stage, None if self.expert is None else tensor)
+
+    def spreading_experts(self) -> Groups:
+        """The same ranks, each of which holds whole experts."""
+        return replace(self, expert=self.tensor)
 
 
 UNSHARED = Groups()

@@ -15,6 +15,7 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.protocols import CacheFormat
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, open_checkpoint
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import build_model, stored_quantization
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.weights import load_weights
@@ -48,8 +49,9 @@ class LoadedModel:
     def logits_of(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Float32 ``[rows, vocabulary]`` of hidden states, which are ``[rows, hidden_size]``."""
         compute: Any = self.model.compute_logits
+        vocabulary = SharedVocabulary(self.context.collectives, self.checkpoint.text_config.get("vocab_size", 0))
         with torch.inference_mode():
-            return compute(hidden_states)
+            return vocabulary.whole(compute(hidden_states))
 
     def hidden_states(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """``[len(tokens), hidden_size]`` after the last norm, for each sequence of token ids; errors as of `logits`."""

@@ -6,6 +6,7 @@ from .ops.activation import *
 from .ops.attention import *
 from .ops.batched_gemm_op_bf16 import *
 from .ops.cache import *
+from .ops.custom_all_reduce import *
 from .ops.enum import *
 from .ops.fused_qk_norm_rope_cache_quant import *
 from .ops.fused_qk_rmsnorm_group_quant import *

@@ -75,7 +75,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
     import torch
 
     from atom_models import BuildContext, open_checkpoint
-    from atom_models.layers.mixture.placement import place_contiguously
+    from atom_models.groups import UNSHARED
     from atom_models.model import stored_quantization
     from atom_models.requirements import check_shared
 
@@ -89,7 +89,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
             block_size=config.cache.block_size,
             max_model_len=config.cache.block_size,  # tables of angles are not needed
             model_impl=config.model.model_impl,
-            place_experts=place_contiguously if parallel.enable_expert_parallel else None,
+            groups=UNSHARED.spreading_experts() if parallel.enable_expert_parallel else UNSHARED,
         )
         check_shared(checkpoint, context, parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
 

@@ -22,7 +22,6 @@ from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.factory import make_steps
-from atom_core.worker.steps.token_delivery import deliver
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,14 @@ class Forward:
     """A step whose logits are computed, or on their way.
 
     Attributes:
-        logits_nV: float32, of the rows that sample.
+        logits_nR: float32, of the rows that sample; of several ranks each has its columns (see `SharedVocabulary`).
         states: what the layers gave for its tokens; None where a graph has all of it, and nobody drafts.
         prompt_logprobs, vectors: what requests have asked for, by their index in the batch.
     """
 
     step: SchedulerOutput
     batch: ModelInput
-    logits_nV: torch.Tensor
+    logits_nR: torch.Tensor
     states: LayerStates | None
     prompt_logprobs: Mapping[int, list[TokenLogprobs]]
     vectors: Mapping[int, list[float]]
@@ -137,7 +136,7 @@ class RunningModel:
         with self._profiler.mark("sample"):
             ids = None if masks else self.steps.replay_sampler(forward.batch)
             if ids is None:
-                sampled = self.sampler.sample_step(forward.step, forward.batch, forward.logits_nV, masks)
+                sampled = self.sampler.sample_step(forward.step, forward.batch, forward.logits_nR, masks)
             else:
                 sampled = Sampled(ids, {})
         ids = self._with_drafts(forward, sampled.token_ids)
@@ -146,7 +145,8 @@ class RunningModel:
             "num_late_compilations": self._compilation.num_late,
             "transfers": self._ended(forward.step),
         }
-        return deliver(ids, lambda token_ids: replace(forward.report(token_ids, sampled.logprobs), **also))
+        fetched = self._device.fetch(ids)
+        return lambda: replace(forward.report(fetched(), sampled.logprobs), **also)
 
     @property
     def num_free_slots(self) -> int:
@@ -190,16 +190,18 @@ class RunningModel:
         )
 
     def _run_layers(self, step: SchedulerOutput, batch: ModelInput, *, judges: bool) -> Forward:
-        states, compute_logits = self.steps.run_layers(batch), self.model.compute_logits
+        states, model = self.steps.run_layers(batch), self.model
         hidden_TD = states.hidden_TD
         pooled = self._pooler.pool(step, batch, hidden_TD) if self._embeds else {}
         prompt_logprobs = (
-            self.sampler.logprobs.of_prompts(batch, hidden_TD, self.states, compute_logits) if judges else {}
+            self.sampler.logprobs.of_prompts(batch, hidden_TD, self.states, model.compute_whole_logits)
+            if judges
+            else {}
         )
         rows_nD = batch.of_sampling_rows(hidden_TD)
-        logits_nV = compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
+        logits_nR = model.compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
-        return Forward(step, batch, logits_nV, states, prompt_logprobs, vectors)
+        return Forward(step, batch, logits_nR, states, prompt_logprobs, vectors)
 
 
 def _step_name(rows: StepRows) -> str:

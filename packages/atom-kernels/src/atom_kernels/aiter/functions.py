@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 class AiterFunction:
     """Attributes:
     git, pypi: "module:object" by release, the object perhaps a method of the module's only instance; None where
-        the release has none.
+        the release has none, or one that takes something else.
     uses: parameters that we pass wherever we call it; without one of them the function is of no use to us.
     newer: parameters that some releases lack, with the value that leaves things as those releases do them.
     renamed: other names of a parameter, in some releases.
@@ -56,6 +56,7 @@ def _triton(folder: str, path: str, uses: str = "", **options: object) -> AiterF
 
 _PAGED_WRITE = "key value key_cache value_cache slot_mapping"
 _NEW_OUT = "out input"
+_RANKS = "aiter.ops.custom_all_reduce"
 _GEMM_A8W8 = "XQ WQ x_scale w_scale"
 
 FUNCTIONS: dict[str, AiterFunction] = {
@@ -187,6 +188,21 @@ FUNCTIONS: dict[str, AiterFunction] = {
         newer={"kv_last_page_lens": None, "dtype_q": None, "dtype_kv": None},
         renamed={"work_info_set": ("work_info",)},
         keywords=True,
+    ),
+    # Sums over ranks. Those of the release on PyPI take tensors in the place of addresses.
+    "meta_size": _git(f"{_RANKS}:meta_size"),
+    "allocate_meta_buffer": _git(f"{_RANKS}:allocate_meta_buffer", "size"),
+    "get_meta_buffer_ipc_handle": _git(f"{_RANKS}:get_meta_buffer_ipc_handle", "inp_ptr out_handle_ptr"),
+    "init_custom_ar": _git(
+        f"{_RANKS}:init_custom_ar",
+        "meta_ptr rank_data_ptr rank_data_sz ipc_handle_ptrs offsets rank fully_connected",
+    ),
+    "register_input_buffer": _git(f"{_RANKS}:register_input_buffer", "_fa self_ptr ipc_handle_ptrs offsets"),
+    "all_reduce": _git(f"{_RANKS}:all_reduce", "_fa inp out use_new open_fp8_quant reg_inp_ptr reg_inp_bytes"),
+    "fused_allreduce_rmsnorm": _git(
+        f"{_RANKS}:fused_allreduce_rmsnorm",
+        "_fa inp res_inp res_out out w eps reg_ptr reg_bytes use_1stage",
+        newer={"gemma_norm": False},
     ),
     # Experts.
     "topk_softmax": _both(

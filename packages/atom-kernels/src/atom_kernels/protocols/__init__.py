@@ -1,7 +1,15 @@
 """Protocols that every host of the operators implements: what layers keep, caches, batch geometry, collectives."""
 
 from atom_kernels.protocols.cache_format import CACHE_DTYPES, CacheFormat
-from atom_kernels.protocols.collectives import SINGLE_RANK, Collectives, NoPeers, PeerMemory, SingleRank
+from atom_kernels.protocols.collectives import (
+    SINGLE_RANK,
+    AiterMemory,
+    Collectives,
+    NoPeers,
+    PeerMemory,
+    Peers,
+    SingleRank,
+)
 from atom_kernels.protocols.geometry import BatchGeometry
 from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
 from atom_kernels.protocols.kv_cache import CacheLayout, Caches, CacheTensor
@@ -11,6 +19,7 @@ from atom_kernels.protocols.slots import Slots, slot_of_state
 __all__ = [
     "CACHE_DTYPES",
     "SINGLE_RANK",
+    "AiterMemory",
     "BatchGeometry",
     "CacheFormat",
     "CacheLayout",
@@ -21,6 +30,7 @@ __all__ = [
     "NoPeers",
     "Pages",
     "PeerMemory",
+    "Peers",
     "SingleRank",
     "Slots",
     "blocks_of_request",

@@ -31,11 +31,34 @@ class PeerMemory:
     owners: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class AiterMemory:
+    """Buffers of all ranks, which AITER's kernels find by the handles that the ranks gave each other.
+
+    Attributes:
+        rank, size: this rank, and how many there are.
+        group: AITER's number of what it keeps about them.
+        buffer: the address of this rank's own buffer, where AITER copies what is summed.
+        max_bytes: the size of the largest tensor that ranks may sum in them.
+        owners: what keeps the memory.
+    """
+
+    rank: int
+    size: int
+    group: int
+    buffer: int
+    max_bytes: int
+    owners: tuple[Any, ...] = ()
+
+
 @dataclass(frozen=True)
 class NoPeers:
     """Ranks do not see each other's memory, and why."""
 
     reason: str
+
+
+Peers = PeerMemory | AiterMemory | NoPeers
 
 
 class Collectives(Protocol):
@@ -49,8 +72,8 @@ class Collectives(Protocol):
     @property
     def size(self) -> int: ...
     @property
-    def peers(self) -> PeerMemory | NoPeers:
-        """Memory over which kernels of ours exchange instead. It serves one stream at a time."""
+    def peers(self) -> Peers:
+        """Memory over which kernels of ours, or AITER's, exchange instead. It serves one stream at a time."""
         ...
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
@@ -62,7 +85,7 @@ class SingleRank:
 
     rank = 0
     size = 1
-    peers: PeerMemory | NoPeers = NoPeers("these ranks exchange by their own library alone")
+    peers: Peers = NoPeers("these ranks exchange by their own library alone")
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter import all_reduce as aiter_all_reduce
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.norm import ADD_RMS_NORM, RMSNormProblem
 from atom_kernels.operator import Backend, Op, WeightSpec, Work
@@ -77,6 +78,7 @@ ALL_REDUCE = Op(
     schema="(Tensor(a!) x) -> ()",
     fake=lambda problem, x: None,
     backends=(
+        aiter_all_reduce.SUM_BACKEND,
         *SUM_BACKENDS,
         Backend(name="torch", implementation="all-reduce of the ranks' library", bind=_bind_library),
     ),
@@ -103,6 +105,7 @@ ALL_REDUCE_ADD_RMS_NORM = Op(
     schema="(Tensor(a!) x, Tensor residual) -> (Tensor, Tensor)",
     fake=lambda problem, x, residual: (torch.empty_like(x), torch.empty_like(x)),
     backends=(
+        aiter_all_reduce.SUM_NORM_BACKEND,
         *SUM_NORM_BACKENDS,
         Backend(name="torch", implementation="all-reduce of the ranks' library, norm", bind=_bind_library_and_norm),
     ),

@@ -26,7 +26,7 @@ _TILE_BYTES = {"packets": (1024, 8192), "one shot": (2048, 16384), "two shots": 
 
 def _max_rows(method: str, problem: Problem, platform: Any) -> int:
     peers = problem.ranks.peers
-    if isinstance(peers, NoPeers):
+    if not isinstance(peers, PeerMemory):
         return 0
     most = min(limits(platform.arch, peers.size).get(method, 0) if peers.size > 1 else peers.max_bytes, peers.max_bytes)
     if method == "packets":
@@ -36,8 +36,8 @@ def _max_rows(method: str, problem: Problem, platform: Any) -> int:
 
 def _supports(method: str, problem: Problem, platform: Any) -> str | None:
     peers, row_bytes = problem.ranks.peers, problem.hidden_size * problem.dtype.itemsize
-    if isinstance(peers, NoPeers):
-        return peers.reason
+    if not isinstance(peers, PeerMemory):
+        return peers.reason if isinstance(peers, NoPeers) else "these ranks share memory of AITER's kernels"
     if peers.size > 1 and peers.size not in GROUP_SIZES:
         return f"written for {', '.join(map(str, GROUP_SIZES))} ranks, not {peers.size}"
     if reason := why_not_dtype(problem.dtype, FLOATS):
@@ -53,8 +53,8 @@ class _Sum:
     """One way to sum over ranks, alone (in place) or with a norm, bound to the memory of peers."""
 
     def __init__(self, method: str, problem: Problem, weights: Any) -> None:
-        if isinstance(peers := problem.ranks.peers, NoPeers):
-            raise RuntimeError(f"kernels cannot exchange: {peers.reason}")
+        if not isinstance(peers := problem.ranks.peers, PeerMemory):
+            raise RuntimeError("kernels cannot exchange: the ranks share no memory of theirs")
         self._peers: PeerMemory = peers
         self._method, self._problem = method, problem
         self._norm = problem.norm if isinstance(problem, AllReduceNormProblem) else None

@@ -84,7 +84,10 @@ class DecoderForCausalLM(nn.Module):
         return self.model(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """[n, D] of any rows -> float32 [n, vocabulary]; the last stage alone has a head."""
+        """[n, D] of any rows -> float32 [n, vocabulary], or a rank's columns of it; the last stage alone has a head.
+
+        A model that changes logits does it here, column by column, so that a rank does it to its own.
+        """
         if self.lm_head is None:
             raise RuntimeError("the head is the last stage's")
         return self.lm_head(hidden_states)

@@ -27,6 +27,11 @@ class DraftModel(Protocol):
     target_ids: torch.Tensor | None
     reads_features: bool
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it guesses among."""
+        ...
+
     def features(self, hidden_states: torch.Tensor, aux: Sequence[torch.Tensor]) -> torch.Tensor:
         """What the draft reads of the target's step: ``[T, D]``.
 
@@ -56,5 +61,5 @@ class DraftModel(Protocol):
         ...
 
     def compute_logits(self, features: torch.Tensor) -> torch.Tensor:
-        """``[n, D]`` of any rows -> float32 ``[n, draft vocabulary]``."""
+        """``[n, D]`` of any rows -> float32 ``[n, draft vocabulary]``, or a rank's columns of it."""
         ...

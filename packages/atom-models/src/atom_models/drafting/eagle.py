@@ -65,6 +65,7 @@ class EagleHead(nn.Module):
             for layer_id in range(config.num_hidden_layers)
         )
         self._embed, self._head = target.embed_input_ids, target.compute_logits
+        self.vocab_size = config.vocab_size
 
     def own_name(self, stored: str) -> str | None:
         """The name here of a tensor in the checkpoint, None where it is of no use."""

@@ -100,6 +100,7 @@ class Eagle3Head(nn.Module):
         )
         self.norm = llama_norm(config, context, prefix="draft.norm")
         self.embed_tokens = self.lm_head = None
+        self.vocab_size = config.num_drafted if stored.has_head else config.vocab_size
         if stored.has_embedding:
             self.embed_tokens = VocabularyEmbedding(config.vocab_size, size, context, prefix="draft.embed_tokens")
         if stored.has_head:

@@ -71,6 +71,7 @@ class PredictionLayers(nn.Module):
         # Copies of the model's own tables.
         self.ignored_prefixes = tuple(table for each in names for table in each.tables)
         self._embed, self._head = target.embed_input_ids, target.compute_logits
+        self.vocab_size = config.vocab_size
 
     def own_name(self, stored: str) -> str | None:
         """The name here of a tensor in the checkpoint, None where it is the target's."""

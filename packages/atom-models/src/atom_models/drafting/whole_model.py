@@ -24,6 +24,11 @@ class WholeModel(nn.Module):
         super().__init__()
         self.model = model
 
+    @property
+    def vocab_size(self) -> int:
+        """See `DraftModel`."""
+        return self.model.config.vocab_size
+
     def features(self, hidden_states: torch.Tensor, aux: Sequence[torch.Tensor]) -> torch.Tensor:
         """Nothing that it reads; see `DraftModel`."""
         return hidden_states

@@ -89,7 +89,9 @@ class VocabularyEmbedding(WeightedLayer):
 
 
 class LMHead(Linear):
-    """Hidden states [n, D] -> float32 logits [n, vocabulary], whole on every rank.
+    """Hidden states [n, D] -> float32 logits [n, vocabulary]; of several ranks each gives the columns of its own ids.
+
+    `SharedVocabulary` has what ranks exchange of them.
 
     With `tied_to` it has no weights of its own and uses that embedding's.
     """
@@ -117,12 +119,7 @@ class LMHead(Linear):
         tied_to.share_with(self)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        logits = self._apply(hidden_states)
-        if self._ranks.size > 1:
-            # All ranks have the logits of all rows, so that each samples by itself whatever a row asks for. Greedy
-            # rows alone could do with the best token of each rank.
-            logits = self._ranks.all_gather(logits, dim=-1)[..., : self.vocab_size]
-        return logits.float()
+        return self._apply(hidden_states).float()
 
     def weights(self) -> list[Weights]:
         [weights] = super().weights()

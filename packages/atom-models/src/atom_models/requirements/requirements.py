@@ -17,10 +17,9 @@ from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint, CheckpointError
 from atom_models.checkpoint.quantization_config import UnsupportedQuantizationError, quantization_method
 from atom_models.fallback.choice import Implementation, choose_implementation
-from atom_models.groups import WHOLE, Groups, Stage
+from atom_models.groups import UNSHARED, WHOLE, Stage
 from atom_models.layers import LightningIndex
 from atom_models.layers.loadable import loadable
-from atom_models.layers.mixture.placement import place_contiguously
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
 from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
@@ -123,7 +122,7 @@ def model_requirements(
         max_model_len=BLOCK_SIZE,
         model_impl=model_impl,
         num_drafts=num_drafts,
-        place_experts=place_contiguously if enable_expert_parallel else None,
+        groups=UNSHARED.spreading_experts() if enable_expert_parallel else UNSHARED,
     )
     published, refusal = quantization_method(checkpoint.config), None
     try:
@@ -188,7 +187,7 @@ def _rank_share(
     checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int, stage: Stage = WHOLE
 ) -> RankShare | None:
     try:  # the first rank holds the most
-        model = construct_model(checkpoint, replace(context, groups=Groups(OneOf(0, num_ranks), stage)))
+        model = construct_model(checkpoint, replace(context, groups=context.groups.among(OneOf(0, num_ranks), stage)))
     except CheckpointError:
         return None
     return _share(model, count_parameters(model), stored)

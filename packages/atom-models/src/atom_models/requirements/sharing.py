@@ -8,7 +8,7 @@ from itertools import product
 from atom_kernels.protocols import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
-from atom_models.groups import Groups, Stage
+from atom_models.groups import Stage
 from atom_models.model import construct_model
 
 
@@ -31,5 +31,5 @@ def check_shared(checkpoint: Checkpoint, context: BuildContext, num_ranks: int, 
     """
     ranks = {0, 1, num_ranks - 1} if num_ranks > 1 else {0}
     for stage, rank in product(range(num_stages), ranks):
-        groups = Groups(OneOf(rank, num_ranks), Stage(stage, num_stages))
+        groups = context.groups.among(OneOf(rank, num_ranks), Stage(stage, num_stages))
         construct_model(checkpoint, replace(context, groups=groups))

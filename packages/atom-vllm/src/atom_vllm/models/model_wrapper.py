@@ -19,6 +19,7 @@ from torch import nn
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
 from atom_models.groups import Groups
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.quantization import choose_quantization
 from atom_models.weights import check_headers, choose_names
 from atom_vllm import compat, features
@@ -59,6 +60,7 @@ class ATOMModelBase(nn.Module):
             max_model_len=self.settings.max_model_len,
         )
         self.model: Any = build_model(self._checkpoint, context)
+        self._vocabulary = SharedVocabulary(context.collectives, self.model.config.vocab_size)
         if headers is not None:
             choose_names(self.model, headers.tensors)
             check_headers(self.model, headers)
@@ -82,7 +84,7 @@ class ATOMModelBase(nn.Module):
         return self._decode(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.model.compute_logits(hidden_states)
+        return self._vocabulary.whole(self.model.compute_logits(hidden_states))
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load from the tensors that vLLM gives, wherever they come from.

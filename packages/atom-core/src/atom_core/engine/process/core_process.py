@@ -98,6 +98,7 @@ def _set_up_log(start: EngineStart) -> None:
 
 def _start_core(start: EngineStart) -> EngineCore:
     from atom_core.config import EngineArgs
+    from atom_core.config.devices import traits_of
     from atom_core.engine.startup import resolve
     from atom_models import open_checkpoint
 
@@ -106,7 +107,7 @@ def _start_core(start: EngineStart) -> EngineCore:
     # Whoever starts a process waits until it is ready.
     waited_for = dataclasses.replace(args, warmup=args.warmup or "full")
     config = resolve(waited_for, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
-    if args.warmup is None and config.device != "cpu":
+    if args.warmup is None and traits_of(config.device).has_graphs:
         line = "warmup = full: requests come once the server is ready, and then wait for no compiler"
         config = dataclasses.replace(config, choices=(*config.choices, line))
     resolved = time.perf_counter() - started

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.devices.protocol import FreeMemory
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.offload.host_bytes import HostBytes
-from atom_core.worker.ranks.protocol import WorkerRanks
+from atom_core.worker.ranks.protocol import MeetingRanks, WorkerRanks
 from atom_kernels.host_threads.waiting import adapt_waiting
-from atom_kernels.protocols import CacheLayout, Caches
+from atom_kernels.protocols import CacheLayout, Caches, NoPeers
 
 
 class Cpu:
@@ -27,6 +27,10 @@ class Cpu:
     def take(self, number: int) -> None:
         """All ranks share the host."""
 
+    def share_memory(self, ranks: MeetingRanks) -> NoPeers:
+        """None: gloo is all that they have."""
+        return NoPeers("ranks on CPUs exchange by gloo")
+
     def begin(self, num_threads: int) -> None:
         """OpenMP counts threads for each thread that starts work, so this must happen in the worker's own."""
         torch.set_num_threads(num_threads)
@@ -34,6 +38,11 @@ class Cpu:
     def begin_step(self) -> None:
         """Let threads wait as suits how busy the cores are."""
         adapt_waiting()
+
+    def fetch(self, ids: torch.Tensor) -> Callable[[], list[int]]:
+        """They are there at once."""
+        found = ids.tolist()
+        return lambda: found
 
     def describe(self) -> str:
         """Its instruction set."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -13,8 +15,15 @@ from atom_core.worker.devices.protocol import FreeMemory
 from atom_core.worker.graphs.cuda_capture import CudaCapture
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.offload.gpu_bytes import NUM_BUFFERS, STAGING_BYTES, GpuBytes
-from atom_core.worker.ranks.protocol import WorkerRanks
-from atom_kernels.protocols import CacheLayout, Caches
+from atom_core.worker.ranks.peers import share_memory
+from atom_core.worker.ranks.protocol import MeetingRanks, WorkerRanks
+from atom_kernels.protocols import CacheLayout, Caches, Peers
+
+
+class Event(Protocol):
+    """Something that happens on the device."""
+
+    def synchronize(self) -> None: ...
 
 
 class Gpu:
@@ -26,11 +35,24 @@ class Gpu:
         """The GPU of that number, of those that this process may use."""
         torch.cuda.set_device(number)
 
+    def share_memory(self, ranks: MeetingRanks) -> Peers:
+        """Where GPUs reach each other, and there are kernels for so many."""
+        return share_memory(ranks)
+
     def begin(self, num_threads: int) -> None:
         """The host computes nothing that would take several threads."""
 
     def begin_step(self) -> None:
         """Nothing."""
+
+    def fetch(self, ids: torch.Tensor) -> Callable[[], list[int]]:
+        """A copy that runs behind what was launched, and next to what is launched then."""
+        # Pinned memory comes from a pool that knows when the device has done with it.
+        on_host = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
+        on_host.copy_(ids, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        return partial(read_late, on_host, copied)
 
     def describe(self) -> str:
         """Its name."""
@@ -57,3 +79,9 @@ class Gpu:
 
     def make_capture(self) -> CudaCapture:
         return CudaCapture()
+
+
+def read_late(on_host: torch.Tensor, copied: Event) -> list[int]:
+    """Wait until the copy is done, and read it; raises what the device failed with."""
+    copied.synchronize()
+    return on_host.tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,8 +12,8 @@ from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.offload.protocol import BlockBytes
-from atom_core.worker.ranks.protocol import WorkerRanks
-from atom_kernels.protocols import CacheLayout, Caches
+from atom_core.worker.ranks.protocol import MeetingRanks, WorkerRanks
+from atom_kernels.protocols import CacheLayout, Caches, Peers
 
 
 class FreeMemory(NamedTuple):
@@ -47,12 +47,23 @@ class WorkerDevice(Protocol):
         """Let this process compute on the device of that number, which is its own."""
         ...
 
+    def share_memory(self, ranks: MeetingRanks) -> Peers:
+        """Memory that ranks share beside their collectives; either all of them get it, or none."""
+        ...
+
     def begin(self, num_threads: int) -> None:
         """Set up the thread that runs the worker."""
         ...
 
     def begin_step(self) -> None:
         """Called before a step's layers run."""
+        ...
+
+    def fetch(self, ids: torch.Tensor) -> Callable[[], list[int]]:
+        """What brings the host int64 ids of the device; only who calls it waits for them.
+
+        They may be overwritten by what is launched after this call. What the device failed with is raised there.
+        """
         ...
 
     def describe(self) -> str:

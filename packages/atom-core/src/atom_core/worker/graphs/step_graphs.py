@@ -13,15 +13,16 @@ from atom_core.worker.devices.upload import upload
 from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
 from atom_core.worker.graphs.shapes import GraphShape, GraphShapes
 from atom_core.worker.model.engine_model import LayerStates
+from atom_core.worker.sampling.sampler import Drawing
 from atom_core.worker.steps.batch import NO_ROWS, ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 
 logger = logging.getLogger(__name__)
 
 RunModel = Callable[[ModelInput], tuple[torch.Tensor, ...]]
-"""Float32 logits ``[n, vocab]`` of the rows of a batch that sample, and whatever else is wanted of it."""
-Draw = Callable[[torch.Tensor, ModelInput, bool], tuple[torch.Tensor]]
-"""``(logits [n, vocab], batch, filters) -> int64 [n]``: draws tokens, appends them, and verifies drafts."""
+"""Float32 logits of the n rows of a batch that sample, and whatever else is wanted of it."""
+Draw = Callable[[torch.Tensor, ModelInput, Drawing], tuple[torch.Tensor]]
+"""``(logits, batch, drawing) -> int64 [n]``: draws tokens, appends them, and verifies drafts."""
 Follow = Callable[[ModelInput, LayerStates, torch.Tensor, torch.Tensor, int], tuple[torch.Tensor]]
 """``(batch, states, sampled [n], numbers [requests], number) -> int64 [requests, number]``: a draft model behind a step
 of decodes, of which each request has room for its own number of drafts."""
@@ -33,6 +34,7 @@ class StepGraphs:
     Args:
         inputs: builds the batches.
         run_model, draw, follow: what is captured; nobody drafts without `follow`.
+        drawings: the ways to draw, each of which is captured.
         shapes: the shapes of the batches. Every row of them samples: rows that need not, for padding.
         num_drafts: how many are made behind a step for each request at most.
         max_num_samples: tokens that a step with all of these drafts samples at most.
@@ -46,6 +48,7 @@ class StepGraphs:
         *,
         run_model: RunModel,
         draw: Draw,
+        drawings: Sequence[Drawing] = (Drawing.ALL, Drawing.FILTERED),
         follow: Follow | None = None,
         num_drafts: int = 0,
         max_num_samples: int = 0,
@@ -54,10 +57,11 @@ class StepGraphs:
         capture: Capture,
     ) -> None:
         self._inputs, self._run_model, self._draw, self._follow = inputs, run_model, draw, follow
+        self._drawings = drawings
         self._num_drafts, self._max_num_samples = num_drafts, max_num_samples
         self._shapes, self._max_seq_len, self._capture = shapes, max_seq_len, capture
         self._models: dict[GraphShape, Captured] = {}
-        self._samplers: dict[tuple[GraphShape, bool], Captured] = {}
+        self._samplers: dict[tuple[GraphShape, Drawing], Captured] = {}
         self._drafters: dict[tuple[GraphShape, int], Captured] = {}
         self._sampled = torch.zeros(max((shape.num_tokens for shape in shapes.all), default=0), dtype=torch.int64)
         self._sampled = self._sampled.to(inputs.device)
@@ -107,14 +111,10 @@ class StepGraphs:
         self._models[shape].replay()
         return self._models[shape].outputs
 
-    def replay_sampler(self, shape: GraphShape, *, filters: bool) -> torch.Tensor:
-        """Int64 ids ``[shape.num_samples]``, drawn from the logits and appended to the histories.
-
-        Args:
-            filters: a row has top-k, top-p or min-p.
-        """
-        self._samplers[shape, filters].replay()
-        return self._samplers[shape, filters].outputs[0]
+    def replay_sampler(self, shape: GraphShape, drawing: Drawing) -> torch.Tensor:
+        """Int64 ids ``[shape.num_samples]``, drawn from the logits and appended to the histories."""
+        self._samplers[shape, drawing].replay()
+        return self._samplers[shape, drawing].outputs[0]
 
     def replay_drafter(
         self, shape: GraphShape, sampled_n: torch.Tensor, numbers: np.ndarray, places: torch.Tensor | None = None
@@ -166,12 +166,12 @@ class StepGraphs:
             graph=shape,
         )
         model = self._capture(partial(self._run_model, batch))
-        logits_nV = model.outputs[0]
-        samplers = {filters: self._capture(partial(self._draw, logits_nV, batch, filters)) for filters in (False, True)}
+        logits_nR = model.outputs[0]
+        samplers = {each: self._capture(partial(self._draw, logits_nR, batch, each)) for each in self._drawings}
         drafters = self._capture_drafters(batch, shape, model.outputs[1:])
         for captured in (model, *samplers.values(), *drafters.values()):
             captured.share()
-        self._samplers |= {(shape, filters): sampler for filters, sampler in samplers.items()}
+        self._samplers |= {(shape, drawing): sampler for drawing, sampler in samplers.items()}
         self._drafters |= {(shape, number): drafter for number, drafter in drafters.items()}
         self._models[shape] = model
 

@@ -38,7 +38,7 @@ def build_with_draft(
     context = replace(context, aux_hidden_states=choice.aux_hidden_states)
     target = build_model(checkpoint, context)
     draft: Any = build_draft(checkpoint, context, target=target, draft_checkpoint=head)
-    return target, EngineDraft(draft, mixer_layers(draft))
+    return target, EngineDraft(draft, mixer_layers(draft), ranks=context.collectives)
 
 
 def load_draft(
@@ -74,7 +74,7 @@ def _build_whole(context: BuildContext, speculation: SpeculationConfig) -> Engin
     quantization = stored_quantization(checkpoint, speculation.quantization)
     model = build_model(checkpoint, replace(context, quantization=quantization)).eval()
     mixers = {f"{WHOLE_MODEL}{name}": mixer for name, mixer in mixer_layers(model).items()}
-    return EngineDraft(WholeModel(model), mixers, WHOLE_MODEL)
+    return EngineDraft(WholeModel(model), mixers, WHOLE_MODEL, ranks=context.collectives)
 
 
 def _open_model(speculation: SpeculationConfig) -> Checkpoint:

@@ -16,7 +16,7 @@ from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShape
 from atom_core.worker.model.dummy_steps import largest_step, run_step
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.requests.device_tables import DeviceTables
-from atom_core.worker.sampling.sampler import Sampler
+from atom_core.worker.sampling.sampler import Drawing, Sampler
 from atom_core.worker.steps.batch import NO_ROWS
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_kernels.triton.compile_ahead import compile_ahead
@@ -63,7 +63,9 @@ class EarlyCompilation:
         def run() -> None:
             self._tables.write("history", (self._tables.padding_slot, 0), [0])
             self._inputs.fill(NO_ROWS, GraphShape(1, 1))
-            self._draw_for_padding(filters=False)
+            for drawing in self._sampler.drawings:
+                if drawing is not Drawing.FILTERED:
+                    self._draw_for_padding(drawing)
 
         _compile(self._config, run)
 
@@ -76,17 +78,17 @@ class EarlyCompilation:
                     run_step(self._config, self._model, [1] * num_reqs)
             for num_tokens in self._model.sizes_told_apart(largest_step(self._config)[0]):
                 run_step(self._config, self._model, [num_tokens])
-            self._draw_for_padding(filters=True)
+            self._draw_for_padding(Drawing.FILTERED)
 
         if not self._has_decodes:
             self._has_decodes = True
             _compile(self._config, run)
 
-    def _draw_for_padding(self, *, filters: bool) -> None:
+    def _draw_for_padding(self, drawing: Drawing) -> None:
         for num_rows in (1, PROMPT_REQS):
-            logits_nV = torch.zeros(num_rows, self._config.model.vocab_size, device=self._inputs.device)
+            logits_nR = torch.zeros(num_rows, self._sampler.width, device=self._inputs.device)
             slots_n = torch.full((num_rows,), self._tables.padding_slot, device=self._inputs.device)
-            self._sampler.draw(logits_nV, slots_n, torch.zeros_like(slots_n), filters=filters)
+            self._sampler.draw(logits_nR, slots_n, torch.zeros_like(slots_n), drawing)
 
 
 def _compile(config: EngineConfig, run: Callable[[], Any]) -> None:

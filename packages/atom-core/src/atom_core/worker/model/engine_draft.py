@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from atom_core.worker.model.cached_mixers import CachedMixers
-from atom_kernels.protocols import BatchGeometry, Caches
+from atom_kernels.protocols import SINGLE_RANK, BatchGeometry, Caches, Collectives
 from atom_models.drafting import DraftModel
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class EngineDraft:
         prefix: what these names begin with, before those that the layers have themselves: a whole model may have the
             same as the other one.
         cached: the mixers over their caches.
+        ranks: those that share its logits.
     """
 
     model: DraftModel
     mixers: Mapping[str, Any]
     prefix: str = ""
     cached: CachedMixers = field(default_factory=CachedMixers)
+    ranks: Collectives = SINGLE_RANK
 
     def with_caches(self, kv_caches: Mapping[str, Caches], groups: Sequence[Sequence[str]]) -> EngineDraft:
         """See `EngineModel.with_caches`."""
@@ -66,7 +69,13 @@ class EngineDraft:
 
     def guess(self, features_nD: torch.Tensor) -> torch.Tensor:
         """The most likely tokens by what `forward` gave, int64 ``[n]`` in the ids of the model that generates."""
-        ids = self.model.compute_logits(features_nD).argmax(dim=-1)
+        logits_nR = self.model.compute_logits(features_nD)
+        if self.ranks.size == 1:
+            ids = logits_nR.argmax(dim=-1)
+        else:
+            vocabulary = SharedVocabulary(self.ranks, self.model.vocab_size)
+            vocabulary.hide_padding(logits_nR)
+            ids, _ = vocabulary.best(logits_nR.argmax(dim=-1), logits_nR)
         target_ids = self.model.target_ids
         return ids if target_ids is None else target_ids[ids]
 

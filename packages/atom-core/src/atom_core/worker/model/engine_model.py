@@ -13,6 +13,7 @@ from atom_core.worker.model.cached_mixers import CachedMixers
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_kernels.protocols import BatchGeometry, Caches
 from atom_models.groups import WHOLE, Stage
+from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
 
 
 class LayerStates(NamedTuple):
@@ -38,10 +39,12 @@ class EngineModel:
     Attributes:
         run: ``(input_ids [T], positions [T]) -> hidden_states [T, D]``, or these and a list of `LayerStates.aux`, while
             attention is told of a batch. Stages after the first have in a third place what they go on from.
-        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``; the last stage's alone.
+        compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``, of several ranks each its columns of
+            `vocabulary`; the last stage's alone.
         mixers: layers with a cache by their names, each with its `plan`.
         num_idle_weights: weights of the experts that a token does not choose.
         draft: a draft model that runs behind it; None without.
+        vocabulary: how ranks share logits.
         sizes_told_apart: numbers of tokens, up to that given, for which its experts have different kernels.
         cached: the mixers over their caches.
         num_groups: how many groups its layers form.
@@ -56,6 +59,7 @@ class EngineModel:
     mixers: Mapping[str, Any]
     num_idle_weights: int = 0
     draft: EngineDraft | None = None
+    vocabulary: SharedVocabulary = UNSHARED_VOCABULARY
     sizes_told_apart: Callable[[int], Sequence[int]] = lambda most_tokens: ()
     cached: CachedMixers = field(default_factory=CachedMixers)
     num_groups: int = 0
@@ -102,6 +106,10 @@ class EngineModel:
         else:
             output = self.run(None, positions, self.arriving[: positions.shape[-1]])
         return LayerStates(*output) if isinstance(output, tuple) else LayerStates(output)
+
+    def compute_whole_logits(self, hidden_nD: torch.Tensor) -> torch.Tensor:
+        """Float32 ``[n, vocab]``, on every rank."""
+        return self.vocabulary.whole(self.compute_logits(hidden_nD))
 
     def mixing(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
         """Tell the mixers of a batch, whose `geometries` are one for each group."""

@@ -28,8 +28,8 @@ from atom_models import (
     open_checkpoint,
     sizes_told_apart,
 )
-from atom_models.groups import Groups
-from atom_models.layers.mixture.placement import place_contiguously
+from atom_models.groups import WHOLE
+from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import construct_model, stored_quantization
 
 
@@ -41,13 +41,12 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),
-        groups=ranks.groups,
+        groups=ranks.groups.spreading_experts() if config.parallel.enable_expert_parallel else ranks.groups,
         cache=config.cache.format,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
         model_impl=config.model.model_impl,
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
-        place_experts=place_contiguously if config.parallel.enable_expert_parallel else None,
     )
     speculation = config.speculation
     draft: EngineDraft | None = None
@@ -71,6 +70,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         mixer_layers(model),
         num_idle_weights(model),
         draft,
+        SharedVocabulary(context.collectives, config.model.vocab_size),
         sizes_told_apart=partial(sizes_told_apart, model),
         # Hooks would be compiled into the model.
         modules={} if config.compile.level else dict(model.named_modules()),
@@ -82,7 +82,9 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
 
 def _mixers_of_all_stages(checkpoint: Checkpoint, context: BuildContext) -> Mapping[str, Any]:
     """The layers with caches of the whole model, which is built and not loaded, and without tables of angles."""
-    whole = replace(context, groups=Groups(context.groups.tensor), max_model_len=context.block_size)
+    whole = replace(
+        context, groups=context.groups.among(context.groups.tensor, WHOLE), max_model_len=context.block_size
+    )
     return mixer_layers(construct_model(checkpoint, whole))
 
 

@@ -8,54 +8,56 @@ from typing import Any
 
 import torch
 
-from atom_kernels.platform import detect_platform
-from atom_kernels.protocols import NoPeers, PeerMemory
+from atom_core.worker.ranks.protocol import MeetingRanks
+from atom_kernels.aiter import all_reduce as aiter_all_reduce
+from atom_kernels.platform import Platform, detect_platform
+from atom_kernels.protocols import NoPeers, PeerMemory, Peers
 from atom_kernels.reduce.buffers import GROUP_SIZES, MAX_BYTES, BufferLayout
 from atom_kernels.settings import peer_sums_disabled
 
 logger = logging.getLogger(__name__)
 
 
-def share_memory(
-    rank: int, size: int, *, device: str, devices: tuple[int, ...], group: str, smallest: Callable[[int], int]
-) -> PeerMemory | NoPeers:
-    """Memory among ranks, each of which calls this with all others; either all of them get it, or none.
-
-    Args:
-        device: "cpu" or "cuda".
-        devices: the number of each rank's GPU.
-        group: what torch.distributed calls the ranks.
-        smallest: the smallest of the numbers that ranks give.
-    """
-    if device != "cuda":
-        return NoPeers("ranks on CPUs exchange by gloo")
-    reason = _why_not(rank, devices)
-    if not smallest(int(reason is None)):
+def share_memory(ranks: MeetingRanks) -> Peers:
+    """Memory among GPUs, whose ranks call this together; either all of them get it, or none."""
+    platform = detect_platform()
+    reason = _why_not(ranks, platform)
+    if not ranks.smallest(int(reason is None)):
         return _without(reason or "another rank cannot share its memory")
-    try:
-        peers: PeerMemory | NoPeers = _meet(rank, size, devices[rank], group)
-    except (RuntimeError, TypeError, AttributeError) as error:  # its API is not settled
-        peers = _without(f"torch's symmetric memory failed: {' '.join(str(error).split())}")
+    meet = _meet_by_aiter if platform.vendor == "amd" else _meet_by_torch
+    peers = _met(meet, ranks)
     # Nobody writes to a buffer before its owner has filled it with zeros.
-    if smallest(int(isinstance(peers, PeerMemory))):
+    if ranks.smallest(int(not isinstance(peers, NoPeers))):
         logger.info("kernels over peers' memory sum what is small over ranks")
         return peers
     return peers if isinstance(peers, NoPeers) else _without("another rank could not share its memory")
 
 
-def _why_not(rank: int, devices: tuple[int, ...]) -> str | None:
-    platform, own = detect_platform(), devices[rank]
+def _met(meet: Callable[[MeetingRanks], Peers], ranks: MeetingRanks) -> Peers:
+    try:
+        return meet(ranks)
+    except (RuntimeError, TypeError, AttributeError) as error:  # their interfaces are not settled
+        return _without(f"sharing memory failed: {' '.join(str(error).split())}")
+
+
+def _why_not(ranks: MeetingRanks, platform: Platform) -> str | None:
+    own = ranks.devices[ranks.rank]
     if peer_sums_disabled():
         return "ATOM_DISABLE_PEER_SUMS is set"
+    why_no_kernels = aiter_all_reduce.why_not_shared if platform.vendor == "amd" else _why_no_kernels_of_ours
+    if reason := why_no_kernels(ranks.size, platform):
+        return reason
+    apart = [other for other in ranks.devices if other != own and not torch.cuda.can_device_access_peer(own, other)]
+    return f"GPU {own} cannot reach the memory of GPU {apart[0]}" if apart else None
+
+
+def _why_no_kernels_of_ours(size: int, platform: Platform) -> str | None:
     if platform.vendor != "nvidia":
         return f"kernels over peers' memory are for NVIDIA GPUs, this is {platform.arch}"
     if reason := platform.why_not("triton"):
         return reason
-    if len(devices) not in GROUP_SIZES:
-        return f"kernels are written for {', '.join(map(str, GROUP_SIZES))} ranks, not {len(devices)}"
-    apart = [other for other in devices if other != own and not torch.cuda.can_device_access_peer(own, other)]
-    if apart:
-        return f"GPU {own} cannot reach the memory of GPU {apart[0]}"
+    if size not in GROUP_SIZES:
+        return f"kernels are written for {', '.join(map(str, GROUP_SIZES))} ranks, not {size}"
     return None if _symmetric_memory() else f"torch {torch.__version__} has no symmetric memory that we know"
 
 
@@ -68,20 +70,25 @@ def _symmetric_memory() -> Any:
     return _symmetric_memory if all(hasattr(_symmetric_memory, name) for name in ("empty", "rendezvous")) else None
 
 
-def _meet(rank: int, size: int, device: int, group: str) -> PeerMemory:
-    symmetric, on = _symmetric_memory(), torch.device("cuda", device)
+def _meet_by_torch(ranks: MeetingRanks) -> PeerMemory:
+    symmetric, on = _symmetric_memory(), torch.device("cuda", ranks.devices[ranks.rank])
     # Others of its backends have no addresses for every rank.
     if hasattr(symmetric, "set_backend") and symmetric.get_backend(on) not in (None, "CUDA"):
         symmetric.set_backend("CUDA")
-    buffer = symmetric.empty(BufferLayout(size, MAX_BYTES).num_bytes, dtype=torch.uint8, device=on)
-    handle = symmetric.rendezvous(buffer, group)
+    buffer = symmetric.empty(BufferLayout(ranks.size, MAX_BYTES).num_bytes, dtype=torch.uint8, device=on)
+    handle = symmetric.rendezvous(buffer, ranks.group)
     buffer.zero_()
     addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=on)
     calls = torch.zeros(2, dtype=torch.int32, device=on)
     torch.cuda.synchronize(on)
-    return PeerMemory(rank, size, addresses, calls, MAX_BYTES, (buffer, handle))
+    return PeerMemory(ranks.rank, ranks.size, addresses, calls, MAX_BYTES, (buffer, handle))
+
+
+def _meet_by_aiter(ranks: MeetingRanks) -> Peers:
+    on = torch.device("cuda", ranks.devices[ranks.rank])
+    return aiter_all_reduce.share_memory(ranks.rank, ranks.size, on, lambda given: ranks.gather(given[None], 0))
 
 
 def _without(reason: str) -> NoPeers:
-    logger.info("NCCL sums over ranks: %s", reason)
+    logger.info("the ranks' library makes their sums: %s", reason)
     return NoPeers(reason)

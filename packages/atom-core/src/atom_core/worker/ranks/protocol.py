@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from atom_models.groups import UNSHARED, Groups
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class MeetingRanks:
+    """Ranks that share layers and want to share memory, too.
+
+    Attributes:
+        rank, size: the number of this one among them, and how many there are.
+        devices: the number of each rank's device.
+        group: what torch.distributed calls the ranks.
+        smallest: the smallest of the numbers that ranks give.
+        gather: ``(tensor of the host, dim)``: the tensors of all ranks side by side along `dim`.
+    """
+
+    rank: int
+    size: int
+    devices: tuple[int, ...]
+    group: str
+    smallest: Callable[[int], int]
+    gather: Callable[[torch.Tensor, int], torch.Tensor]
 
 
 class WorkerRanks(Protocol):

@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 
 from atom_core.worker.devices.factory import device_of
-from atom_core.worker.ranks.peers import share_memory
-from atom_kernels.protocols import SINGLE_RANK, Collectives, NoPeers, PeerMemory
+from atom_core.worker.devices.protocol import WorkerDevice
+from atom_core.worker.ranks.protocol import MeetingRanks
+from atom_kernels.protocols import SINGLE_RANK, Collectives, NoPeers, Peers
 from atom_models.groups import Groups, Stage
 
 
@@ -43,7 +44,7 @@ class TorchRanks:
         tensor_ranks.all_reduce(something)
         if isinstance(tensor_ranks, TensorRanks):
             first = first_device + rank - tensor_ranks.rank
-            tensor_ranks.share_memory(device, tuple(range(first, first + self._width)), self.smallest)
+            tensor_ranks.share_memory(own, tuple(range(first, first + self._width)), self.smallest)
         if not stage.is_first:
             self.take(something)
         if not stage.is_last:
@@ -84,12 +85,16 @@ class TensorRanks:
         self.rank, self.size = rank, size
         self._group: Any = dist.group.WORLD if group is None else group
         self._name: str = self._group.group_name
-        self.peers: PeerMemory | NoPeers = NoPeers("these ranks have not met")
+        self.peers: Peers = NoPeers("these ranks have not met")
 
-    def share_memory(self, device: str, devices: tuple[int, ...], smallest: Callable[[int], int]) -> None:
-        """Meet the other ranks' memory, if all ranks of all groups can (see `share_memory` in peers.py)."""
-        self.peers = share_memory(
-            self.rank, self.size, device=device, devices=devices, group=self._name, smallest=smallest
+    def share_memory(self, device: WorkerDevice, numbers: tuple[int, ...], smallest: Callable[[int], int]) -> None:
+        """Meet the other ranks' memory, if all ranks of all groups can.
+
+        Args:
+            numbers: of the ranks' devices.
+        """
+        self.peers = device.share_memory(
+            MeetingRanks(self.rank, self.size, numbers, self._name, smallest, self.all_gather)
         )
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ class RequestStates:
         num_prompt_tokens: int32 ``[max_num_seqs]``.
         sampling: parameters ``[num_rows]`` of `tables`.
         padding_slot: what rows have that pad a batch; no request has it.
+        is_greedy: bool ``[max_num_seqs]``, whether the best token is taken.
         filters: bool ``[max_num_seqs]``, whether top-k, top-p or min-p leave tokens out.
         extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
     """
@@ -42,7 +43,7 @@ class RequestStates:
         self.num_rejected = tables.num_rejected
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
-        self.filters = np.zeros(max_num_seqs, dtype=np.bool_)
+        self.is_greedy, self.filters = np.zeros((2, max_num_seqs), dtype=np.bool_)
         self.extras: list[SamplingExtras | None] = [None] * max_num_seqs
         self.slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))
@@ -81,6 +82,7 @@ class RequestStates:
         self._tables.write("history", (slot, 0), request.token_ids)
         self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
+        self.is_greedy[slot] = params.temperature <= 0
         self.filters[slot] = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
         values = {
             "temperature": params.temperature,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from atom_kernels.sampling import (
     SlotSamplingProblem,
 )
 from atom_kernels.select import select
+from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
 
 
 @dataclass(frozen=True)
@@ -37,21 +39,41 @@ class Sampled:
     logprobs: Mapping[int, TokenLogprobs]
 
 
+class Drawing(Enum):
+    """What the rows of a step want of their logits, from the least to the most.
+
+    A step has one of them, since what ranks exchange must not depend on the row.
+    """
+
+    BEST = "every row takes its best token, of which alone the ranks tell each other"
+    ALL = "a row draws from all tokens"
+    FILTERED = "a row draws from what top-k, top-p or min-p leave"
+
+
 class Sampler:
     """Samples the rows of steps, and appends the tokens to the histories.
 
     Args:
         states: the states of the running requests.
+        vocabulary: how ranks share logits.
 
     Attributes:
         logprobs: says what the model thought of tokens.
+        drawings: the ways to draw that differ here.
+        width: columns of the logits that this rank computes.
     """
 
-    def __init__(self, states: RequestStates) -> None:
-        self._states, vocab_size = states, states.vocab_size
+    def __init__(self, states: RequestStates, vocabulary: SharedVocabulary = UNSHARED_VOCABULARY) -> None:
+        self._states, self._vocabulary, vocab_size = states, vocabulary, states.vocab_size
+        is_shared = vocabulary.is_shared
+        self.width = vocabulary.width if is_shared else vocab_size
+        self.drawings = tuple(Drawing) if is_shared else (Drawing.ALL, Drawing.FILTERED)
         self._draw = {
-            filters: select(SAMPLE_SLOTS, SlotSamplingProblem(vocab_size, filters)).prepare()
-            for filters in (False, True)
+            drawing: select(
+                SAMPLE_SLOTS,
+                SlotSamplingProblem(self.width if drawing is Drawing.BEST else vocab_size, drawing is Drawing.FILTERED),
+            ).prepare()
+            for drawing in self.drawings
         }
         self._ban_tokens = select(BAN_TOKENS, BanProblem(vocab_size)).prepare()
         self._accept = select(ACCEPT_DRAWS, AcceptProblem(states.padding_slot, NOT_FINITE)).prepare()
@@ -61,45 +83,76 @@ class Sampler:
         self,
         step: SchedulerOutput,
         batch: ModelInput,
-        logits_nV: torch.Tensor,
+        logits_nR: torch.Tensor,
         masks: Mapping[str, np.ndarray] | None = None,
     ) -> Sampled:
         """Sample the rows of `batch` that do.
 
         Args:
-            logits_nV: float32 ``[n, vocab]``, one row for each request that samples; changed in place.
+            logits_nR: float32, this rank's columns, one row for each request that samples; changed in place.
             masks: the tokens that a grammar allows, by request id (see `atom_core.executor.protocol.Masks`).
         """
         if not len(batch.rows.sampling):
             return Sampled(torch.empty(0, dtype=torch.int64), {})
+        slots_n, positions_n, drawing = batch.sample_slots, batch.sample_positions, self._drawing_of_step(batch, masks)
+        if drawing is Drawing.BEST:
+            return Sampled(self.draw(logits_nR, slots_n, positions_n, drawing), {})
+        logits_nV = self._vocabulary.whole(logits_nR)
         raw = self._process(step, batch, logits_nV, masks)
-        filters = bool(self._states.filters[batch.rows.sampled_slots].any())
-        sampled = self.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters)
+        sampled = self._draw_from(logits_nV, slots_n, positions_n, drawing)
         logprobs = {
             row: self.logprobs.of_token(logits_V, sampled[row : row + 1].clamp_min(0), extras)
             for row, (extras, logits_V) in raw.items()
         }
         return Sampled(sampled, logprobs)
 
+    def drawing_of(self, slots: np.ndarray) -> Drawing:
+        """How a step has to draw whose samples are of these slots, if none of them wants more than a token."""
+        if self._states.is_greedy[slots].all():
+            return self.drawings[0]
+        return Drawing.FILTERED if self._states.filters[slots].any() else Drawing.ALL
+
     def draw(
-        self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, *, filters: bool
+        self, logits_nR: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, drawing: Drawing
     ) -> torch.Tensor:
         """Draw a token for each row by the parameters of its slot, and append it there; can be captured on a GPU.
 
         Rows of one slot are a request's draws at its drafts, which stand in the history, and one behind them.
 
         Args:
+            logits_nR: float32, this rank's columns; changed in place.
             slots_n, positions_n: int64 on the device, rows of the states, and where the tokens will stand.
-            filters: a row leaves tokens out by top-k, top-p or min-p.
 
         Returns:
             int64 ``[n]``, as in `Sampled`: `NOT_FINITE` where a logit is positive infinity or none is finite. NaN is
             taken for negative infinity, which is drawn only where there is nothing else.
         """
-        draw = self._draw[filters]
-        ids_n = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
-        self._accept(ids_n, logits_nV, slots_n, positions_n, self._states.history, self._states.num_rejected)
+        if drawing is not Drawing.BEST:
+            return self._draw_from(self._vocabulary.whole(logits_nR), slots_n, positions_n, drawing)
+        self._vocabulary.hide_padding(logits_nR)
+        ids_n = self._draw[drawing](logits_nR, slots_n, positions_n, *self._states.sampling)
+        ids_n, best_n = self._vocabulary.best(ids_n, logits_nR)
+        # A row as wide as the vocabulary: whichever token was drawn, this is its logit.
+        self._keep(ids_n, best_n[:, None].expand(-1, self._states.vocab_size), slots_n, positions_n)
         return ids_n
+
+    def _drawing_of_step(self, batch: ModelInput, masks: Mapping[str, np.ndarray] | None) -> Drawing:
+        slots = batch.rows.sampled_slots
+        drawing = self.drawing_of(slots)
+        wants_more = masks or any(self._states.extras[slot] is not None for slot in slots.tolist())
+        return Drawing.ALL if drawing is Drawing.BEST and wants_more else drawing
+
+    def _draw_from(
+        self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, drawing: Drawing
+    ) -> torch.Tensor:
+        ids_n = self._draw[drawing](logits_nV, slots_n, positions_n, *self._states.sampling)
+        self._keep(ids_n, logits_nV, slots_n, positions_n)
+        return ids_n
+
+    def _keep(
+        self, ids_n: torch.Tensor, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor
+    ) -> None:
+        self._accept(ids_n, logits_nV, slots_n, positions_n, self._states.history, self._states.num_rejected)
 
     def _process(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from atom_core.worker.devices.upload import send
+
 EVERYTHING = -1
 
 
@@ -16,10 +18,9 @@ def words_of_masks(masks: Sequence[np.ndarray | None], vocab_size: int, device: 
     Args:
         masks: the words of each row; None allows all.
     """
-    is_on_host = device.type == "cpu"
-    words = torch.full((len(masks), -(-vocab_size // 32)), EVERYTHING, dtype=torch.int32, pin_memory=not is_on_host)
+    words = torch.full((len(masks), -(-vocab_size // 32)), EVERYTHING, dtype=torch.int32)
     array = words.numpy()
     for row, mask in enumerate(masks):
         if mask is not None:
             array[row] = mask
-    return words if is_on_host else words.to(device, non_blocking=True)
+    return send(words, device)

@@ -22,7 +22,7 @@ from atom_core.worker.model.early_compilation import EarlyCompilation
 from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.sampler import Sampler
+from atom_core.worker.sampling.sampler import Drawing, Sampler
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_core.worker.steps.protocol import WholeStep
@@ -63,7 +63,7 @@ class DeviceSteps:
         capture: Capture,
         drafter: ModelDrafter | None = None,
     ) -> None:
-        self._model, self._states = model, states
+        self._model, self._states, self._sampler = model, states, sampler
         self.is_preparing, self.launches_kernels = False, True
         self._captures_late = config.compile.warmup == "none"
         self.num_late_captures = 0
@@ -86,6 +86,7 @@ class DeviceSteps:
             # Not a method: graphs that held their holder would keep the model until garbage is collected.
             run_model=partial(_run_whole, model),
             draw=partial(_draw, sampler),
+            drawings=sampler.drawings,
             follow=None if drafter is None else drafter.follow_captured,
             num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
             max_num_samples=config.max_num_samples,
@@ -131,21 +132,21 @@ class DeviceSteps:
         """See `Steps`."""
         if batch.graph is None:
             return None
-        logits_nV, *states = self._graphs.replay_model(batch.graph)
-        logits_nV = batch.of_graph(logits_nV, len(batch.rows.sampling))
+        logits_nR, *states = self._graphs.replay_model(batch.graph)
+        logits_nR = batch.of_graph(logits_nR, len(batch.rows.sampling))
         if not states:
-            return WholeStep(logits_nV, None)
+            return WholeStep(logits_nR, None)
         hidden_TD, *aux = (batch.of_graph(each, batch.rows.num_tokens) for each in states)
-        return WholeStep(logits_nV, LayerStates(hidden_TD, aux))
+        return WholeStep(logits_nR, LayerStates(hidden_TD, aux))
 
     def replay_sampler(self, batch: ModelInput) -> torch.Tensor | None:
         """See `Steps`. A row that asks for more than drawing is left to others."""
         if batch.graph is None:
             return None
-        states, slots = self._states, batch.rows.sampled_slots
-        if any(states.extras[slot] is not None for slot in slots.tolist()):
+        slots = batch.rows.sampled_slots
+        if any(self._states.extras[slot] is not None for slot in slots.tolist()):
             return None
-        ids = self._graphs.replay_sampler(batch.graph, filters=bool(states.filters[slots].any()))
+        ids = self._graphs.replay_sampler(batch.graph, self._sampler.drawing_of(slots))
         return batch.of_graph(ids, len(slots))
 
     def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
@@ -174,12 +175,12 @@ class DeviceSteps:
 
 
 def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...]:
-    """Logits ``[n, vocab]`` of the rows that sample, and the states of all tokens where a draft model reads them."""
+    """Logits of the rows that sample, and the states of all tokens where a draft model reads them."""
     states = model.forward(batch.input_ids, batch.positions, batch.geometries)
-    logits_nV = model.compute_logits(batch.of_sampling_rows(states.hidden_TD)).contiguous()
-    return (logits_nV,) if model.draft is None else (logits_nV, states.hidden_TD, *states.aux)
+    logits_nR = model.compute_logits(batch.of_sampling_rows(states.hidden_TD)).contiguous()
+    return (logits_nR,) if model.draft is None else (logits_nR, states.hidden_TD, *states.aux)
 
 
-def _draw(sampler: Sampler, logits_nV: torch.Tensor, batch: ModelInput, filters: bool) -> tuple[torch.Tensor]:
+def _draw(sampler: Sampler, logits_nR: torch.Tensor, batch: ModelInput, drawing: Drawing) -> tuple[torch.Tensor]:
     """Ids ``[n]`` of a batch that has the shape of its graph."""
-    return (sampler.draw(logits_nV, batch.sample_slots, batch.sample_positions, filters=filters),)
+    return (sampler.draw(logits_nR, batch.sample_slots, batch.sample_positions, drawing),)

@@ -43,7 +43,11 @@ def make_steps(config: EngineConfig, model: EngineModel, loaded: LoadReport, cap
     def make_parts(tables: RequestTables) -> tuple[RequestStates, Sampler, ModelDrafter | None]:
         vocab_size, device = config.model.vocab_size, config.device
         states = RequestStates(max_num_seqs, tables, num_groups=num_groups, vocab_size=vocab_size, device=device)
-        return states, Sampler(states), None if model.draft is None else ModelDrafter(model.draft, tables, block_size)
+        return (
+            states,
+            Sampler(states, model.vocabulary),
+            None if model.draft is None else ModelDrafter(model.draft, tables, block_size),
+        )
 
     size = {"block_size": block_size, "num_groups": num_groups}
     if capture is None:

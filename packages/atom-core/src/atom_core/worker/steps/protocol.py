@@ -15,11 +15,11 @@ class WholeStep(NamedTuple):
     """A step of which one graph has all.
 
     Attributes:
-        logits_nV: float32, of the rows that sample.
+        logits_nR: float32, of the rows that sample; of several ranks each has its columns.
         states: what the layers gave for its tokens; None where nobody drafts from them.
     """
 
-    logits_nV: torch.Tensor
+    logits_nR: torch.Tensor
     states: LayerStates | None
 
 

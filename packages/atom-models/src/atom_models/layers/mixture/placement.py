@@ -155,11 +155,10 @@ def share_of_experts(config: MoEConfig, context: BuildContext, name: str) -> Exp
     Raises:
         ValueError: the ranks cannot share them so.
     """
-    ranks, count, size = context.collectives, config.num_experts, config.intermediate_size
-    if context.place_experts is None or ranks.size == 1:
-        part = context.split(size, f"{name}: intermediate_size of an expert")
-        first = ranks.rank * part
-        return ExpertShare(range(count), (), (first, first + part), adds_bias=ranks.rank == 0)
+    count, size, ranks = config.num_experts, config.intermediate_size, context.groups.expert
+    if ranks is None or ranks.size == 1:
+        part, rank = context.split(size, f"{name}: intermediate_size of an expert"), context.collectives.rank
+        return ExpertShare(range(count), (), (rank * part, (rank + 1) * part), adds_bias=rank == 0)
     placement = context.place_experts(name, count, ranks.size)
     if (len(placement.slots), placement.num_experts) != (ranks.size, count):
         raise ValueError(

@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_core.messages import ModelOutput, RequestStepOutput
-from atom_core.worker.steps.token_delivery import deliver, report_late
-
-
-def report(token_ids: list[int]) -> ModelOutput:
-    return ModelOutput(7, [RequestStepOutput(str(row), [token_id]) for row, token_id in enumerate(token_ids)])
+from atom_core.worker.devices.cpu import Cpu
+from atom_core.worker.devices.gpu import read_late
 
 
 class Copied:
@@ -27,18 +23,17 @@ class Copied:
 
 def test_on_a_cpu_ids_are_there_at_once():
     ids = torch.tensor([5, 3])
-    pending = deliver(ids, report)
+    fetched = Cpu().fetch(ids)
     ids.zero_()
-    assert [entry.token_ids for entry in pending().requests] == [[5], [3]]
+    assert fetched() == [5, 3]
 
 
 def test_late_ids_are_read_after_their_copy():
     ids = torch.zeros(2, dtype=torch.int64)
-    late = report_late(ids, Copied(ids, [8, 9]), report)
-    assert [entry.token_ids for entry in late.requests] == [[8], [9]]
+    assert read_late(ids, Copied(ids, [8, 9])) == [8, 9]
 
 
 def test_an_error_of_the_device_comes_out_where_the_ids_are_asked_for():
     ids = torch.zeros(1, dtype=torch.int64)
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        report_late(ids, Copied(ids, [], error="an illegal memory access"), report)
+        read_late(ids, Copied(ids, [], error="an illegal memory access"))
