@@ -103,7 +103,7 @@ class RequestFuzzer:
 
     Args:
         longest_list: entries of a list of texts; a server that takes thousands computes for seconds.
-        most_tokens: of an answer whose client leaves.
+        most_tokens: the longest answer that is asked for by a client that leaves.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class TensorRanks:
         """Meet the other ranks' memory, if all ranks of all groups can.
 
         Args:
-            numbers: of the ranks' devices.
+            numbers: the number of each rank's device.
         """
         self.peers = device.share_memory(
             MeetingRanks(self.rank, self.size, numbers, self._name, smallest, self.all_gather)

@@ -130,7 +130,8 @@ class Sampler:
         if drawing is not Drawing.BEST:
             return self._draw_from(self._vocabulary.whole(logits_nR), slots_n, positions_n, drawing)
         self._vocabulary.hide_padding(logits_nR)
-        ids_n = self._draw[drawing](logits_nR, slots_n, positions_n, *self._states.sampling)
+        draw = self._draw[drawing]
+        ids_n = draw(logits_nR, slots_n, positions_n, *self._states.sampling)
         ids_n, best_n = self._vocabulary.best(ids_n, logits_nR)
         # A row as wide as the vocabulary: whichever token was drawn, this is its logit.
         self._keep(ids_n, best_n[:, None].expand(-1, self._states.vocab_size), slots_n, positions_n)
@@ -139,13 +140,16 @@ class Sampler:
     def _drawing_of_step(self, batch: ModelInput, masks: Mapping[str, np.ndarray] | None) -> Drawing:
         slots = batch.rows.sampled_slots
         drawing = self.drawing_of(slots)
+        if drawing is not Drawing.BEST:
+            return drawing
         wants_more = masks or any(self._states.extras[slot] is not None for slot in slots.tolist())
-        return Drawing.ALL if drawing is Drawing.BEST and wants_more else drawing
+        return Drawing.ALL if wants_more else drawing
 
     def _draw_from(
         self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, drawing: Drawing
     ) -> torch.Tensor:
-        ids_n = self._draw[drawing](logits_nV, slots_n, positions_n, *self._states.sampling)
+        draw = self._draw[drawing]
+        ids_n = draw(logits_nV, slots_n, positions_n, *self._states.sampling)
         self._keep(ids_n, logits_nV, slots_n, positions_n)
         return ids_n
 
