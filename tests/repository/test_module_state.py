@@ -28,6 +28,7 @@ STATE = {
 
 # Functions whose answers are kept: each gives the same answer for the same arguments as long as the process lives.
 CACHES = {
+    "atom_core/config/options.py: options_of": "The settings that a dataclass has.",
     "atom_core/structured_output/judge/judges.py: shared_judges": "Processes that judge grammars, for all engines.",
     "atom_core/structured_output/llguidance/trial.py: _bytes": "The vocabulary in which every byte is a token.",
     "atom_kernels/aiter/api.py: _by_name": "Functions of an API by their names.",

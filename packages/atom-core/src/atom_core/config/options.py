@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -78,16 +79,17 @@ def option(default: Any, help: str, **about: Any) -> Any:
     return dataclasses.field(default=default, metadata={"option": {"help": help, **about}})
 
 
-def options_of(struct: type) -> list[Option]:
+@cache  # types are resolved from text, field by field: it took most of the time of making settings
+def options_of(struct: type) -> tuple[Option, ...]:
     """The options of a dataclass, in order."""
     types = get_type_hints(struct)
-    return [
+    return tuple(
         Option(
             name=field.name, default=field.default, **{"kind": _kind_of(types[field.name]), **field.metadata["option"]}
         )
         for field in dataclasses.fields(struct)
         if "option" in field.metadata
-    ]
+    )
 
 
 def add_options(parser: argparse.ArgumentParser, struct: type, *, leave_out: Collection[str] = ()) -> None:
