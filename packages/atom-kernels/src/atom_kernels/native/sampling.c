@@ -218,12 +218,16 @@ static int64_t sample_row(const float *x, int64_t n, double uniform, float tempe
     return draw(&s, uniform);
 }
 
-void sample_rows(const float *logits, int64_t row_stride, int64_t num_rows, int64_t vocab_size, const double *uniform,
-                 const float *temperature, const int64_t *top_k, const float *top_p, const float *min_p, int64_t *tokens) {
+/* The parameters of row i stand at slots[i], or at i without slots. Without top_k, top_p and min_p nothing is left out. */
+void sample_rows(const float *logits, int64_t row_stride, int64_t num_rows, int64_t vocab_size, const int64_t *slots,
+                 const double *uniform, const float *temperature, const int32_t *top_k, const float *top_p,
+                 const float *min_p, int64_t *tokens) {
 #pragma omp parallel for schedule(dynamic, 1) if (num_rows > 1)
-    for (int64_t i = 0; i < num_rows; i++)
-        tokens[i] = sample_row(logits + i * row_stride, vocab_size, uniform[i], temperature[i], top_k[i], top_p[i],
-                               min_p[i]);
+    for (int64_t i = 0; i < num_rows; i++) {
+        int64_t slot = slots ? slots[i] : i;
+        tokens[i] = sample_row(logits + i * row_stride, vocab_size, uniform[i], temperature[slot], top_k ? top_k[slot] : 0,
+                               top_p ? top_p[slot] : 1, min_p ? min_p[slot] : 0);
+    }
 }
 
 static void philox(uint32_t counter[4], uint32_t key0, uint32_t key1) {
@@ -238,9 +242,12 @@ static void philox(uint32_t counter[4], uint32_t key0, uint32_t key1) {
     }
 }
 
-void philox_uniforms(const int64_t *seed, const int64_t *sample_index, const int64_t *position, double *out, int64_t n) {
+/* As in sample_rows seeds and samples stand at slots[i], or at i. */
+void philox_uniforms(const int64_t *seed, const int64_t *sample_index, const int64_t *slots, const int64_t *position,
+                     double *out, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        uint64_t s = (uint64_t)seed[i], j = (uint64_t)sample_index[i], p = (uint64_t)position[i];
+        int64_t slot = slots ? slots[i] : i;
+        uint64_t s = (uint64_t)seed[slot], j = (uint64_t)sample_index[slot], p = (uint64_t)position[i];
         uint32_t counter[4] = {(uint32_t)p, (uint32_t)(p >> 32), (uint32_t)j, (uint32_t)(j >> 32)};
         philox(counter, (uint32_t)s, (uint32_t)(s >> 32));
         out[i] = (double)((uint64_t)(counter[0] >> 5) << 26 | counter[1] >> 6) * 0x1p-53;

@@ -90,7 +90,6 @@ def sample_slots(
     *tables_S: torch.Tensor,
     filters: bool,
     draw: Callable[..., torch.Tensor] = sample,
-    uniform: Callable[..., torch.Tensor] = philox_uniform,
 ) -> torch.Tensor:
     """`sample` with the parameters of each row's slot and the `philox_uniform` number of its position.
 
@@ -102,13 +101,13 @@ def sample_slots(
         positions_B: integers, the position of the token to draw.
         tables_S: the fields of `SamplingTables`, in their order.
         filters: as in `SlotSamplingProblem`.
-        draw, uniform: what a backend has in the place of `sample` and `philox_uniform`.
+        draw: what a backend has in the place of `sample`.
 
     Returns:
         int64 ``[B]``.
     """
     tables, slots_B = SamplingTables(*tables_S), slots_B.long()
-    uniform_B = uniform(tables.seed[slots_B], tables.sample_index[slots_B], positions_B.long())
+    uniform_B = philox_uniform(tables.seed[slots_B], tables.sample_index[slots_B], positions_B.long())
     temperature_B = tables.temperature[slots_B]
     if filters:
         top_k_B, top_p_B, min_p_B = (table[slots_B] for table in (tables.top_k, tables.top_p, tables.min_p))

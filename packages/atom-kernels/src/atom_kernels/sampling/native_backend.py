@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import torch
 
 from atom_kernels.native import load_native, native_unavailable
+from atom_kernels.sampling.contract import SamplingTables
 
 _SIGNATURES = {
-    "sample_rows": "plll" + "ppppp" + "p",
-    "philox_uniforms": "ppppl",
+    "sample_rows": "plll" + "pppppp" + "p",
+    "philox_uniforms": "pppppl",
     "accept_draws": "ppllppp" + "lplll",
 }
 
@@ -31,25 +32,43 @@ def _functions() -> SimpleNamespace:
     return load_native("sampling", _SIGNATURES)
 
 
+def sample_slots_by_native(
+    logits_BV: torch.Tensor, slots_B: torch.Tensor, positions_B: torch.Tensor, *tables_S: torch.Tensor, filters: bool
+) -> torch.Tensor:
+    """`sample_slots`: the kernels read the tables."""
+    tables, slots_B = SamplingTables(*tables_S), _as(slots_B, torch.int64)
+    uniform_B = philox_by_native(tables.seed, tables.sample_index, positions_B, slots_B)
+    left_out = (tables.top_k, tables.top_p, tables.min_p) if filters else (None, None, None)
+    return sample_by_native(logits_BV, uniform_B, tables.temperature, *left_out, slots_B=slots_B)
+
+
 def sample_by_native(
     logits_BV: torch.Tensor,
     uniform_B: torch.Tensor,
-    temperature_B: torch.Tensor,
-    top_k_B: torch.Tensor,
-    top_p_B: torch.Tensor,
-    min_p_B: torch.Tensor,
+    temperature_S: torch.Tensor,
+    top_k_S: torch.Tensor | None,
+    top_p_S: torch.Tensor | None,
+    min_p_S: torch.Tensor | None,
+    *,
+    slots_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`sample`, in one call."""
+    """`sample`, in one call.
+
+    Args:
+        temperature_S, top_k_S, top_p_S, min_p_S: a parameter for each slot; without a filter's it leaves nothing out.
+        slots_B: the slot of each row; None where row and slot are one.
+    """
     if logits_BV.dtype is not torch.float32 or logits_BV.stride(1) != 1:
         logits_BV = logits_BV.float().contiguous()
     num_rows, vocab_size = logits_BV.shape
     # The tuple keeps them until the call is over: a conversion may have made a new tensor.
     rows = (
+        slots_B if slots_B is None else _as(slots_B, torch.int64),
         _as(uniform_B, torch.float64),
-        _as(temperature_B, torch.float32),
-        _as(top_k_B, torch.int64),
-        _as(top_p_B, torch.float32),
-        _as(min_p_B, torch.float32),
+        _as(temperature_S, torch.float32),
+        top_k_S if top_k_S is None else _as(top_k_S, torch.int32),
+        top_p_S if top_p_S is None else _as(top_p_S, torch.float32),
+        min_p_S if min_p_S is None else _as(min_p_S, torch.float32),
     )
     tokens_B = torch.empty(num_rows, dtype=torch.int64)
     _functions().sample_rows(
@@ -57,17 +76,27 @@ def sample_by_native(
         logits_BV.stride(0),
         num_rows,
         vocab_size,
-        *(row.data_ptr() for row in rows),
+        *map(_address, rows),
         tokens_B.data_ptr(),
     )
     return tokens_B
 
 
-def philox_by_native(seed_B: torch.Tensor, sample_index_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
-    """`philox_uniform`, in one call."""
-    rows = tuple(_as(x, torch.int64) for x in (seed_B, sample_index_B, position_B))
-    uniform_B = torch.empty(seed_B.shape, dtype=torch.float64)
-    _functions().philox_uniforms(*(row.data_ptr() for row in rows), uniform_B.data_ptr(), uniform_B.numel())
+def philox_by_native(
+    seed_S: torch.Tensor,
+    sample_index_S: torch.Tensor,
+    position_B: torch.Tensor,
+    slots_B: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`philox_uniform`, in one call, of the seeds and samples of slots as `sample_by_native` takes them."""
+    rows = (
+        _as(seed_S, torch.int64),
+        _as(sample_index_S, torch.int64),
+        slots_B if slots_B is None else _as(slots_B, torch.int64),
+        _as(position_B, torch.int64),
+    )
+    uniform_B = torch.empty(position_B.shape, dtype=torch.float64)
+    _functions().philox_uniforms(*map(_address, rows), uniform_B.data_ptr(), uniform_B.numel())
     return uniform_B
 
 
@@ -100,5 +129,9 @@ def accept_by_native(
     )
 
 
-def _as(x_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return x_B if x_B.dtype is dtype and x_B.is_contiguous() else x_B.to(dtype).contiguous()
+def _as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x if x.dtype is dtype and x.is_contiguous() else x.to(dtype).contiguous()
+
+
+def _address(x: torch.Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()

@@ -60,8 +60,8 @@ SAMPLE_SLOTS = Op(
         _slot_backend("triton", "Triton, parameters and random numbers by slot", triton_backend.sample_slots_by_triton),
         _slot_backend(
             "native",
-            "C, for gathered rows",
-            partial(sample_slots, draw=native_backend.sample_by_native, uniform=native_backend.philox_by_native),
+            "C, parameters and random numbers by slot",
+            native_backend.sample_slots_by_native,
             supports=native_backend.where_it_compiles,
         ),
         _slot_backend("torch", "torch, for gathered rows", partial(sample_slots, draw=torch_backend.sample_by_torch)),
