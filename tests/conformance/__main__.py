@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from atom_models import resolve_model
 from benchmarks import machine
-from benchmarks.report import save
+from benchmarks.report import RESULTS, save
 from tests.conformance.checkpoint_folder import write_checkpoint_folder
 from tests.conformance.environments import EnvironmentUnavailableError, command_of, environment_of
 from tests.conformance.results import Result, failures, markdown_table, print_table, record, result_of_run
@@ -20,6 +21,7 @@ from tests.conformance.server import running_server
 from tests.conformance.suite import Suite, chosen_suites
 
 ROOT = Path(__file__).parents[2]
+RECORD = RESULTS / "conformance.json"
 MODEL = "smollm2"
 # In float32 its numbers can be held against those of other engines; a short context bounds what a client can ask for.
 FLAGS = ["--model", MODEL, "--dtype", "float32", "--max-model-len", "1024", "--log-level", "warning"]
@@ -51,8 +53,8 @@ def main() -> int:
         return 0
     results = run_all(suites, args.cache.resolve(), [*FLAGS, *shlex.split(args.serve)])
     print_table(results)
-    if not args.suites:
-        print(f"written: {save(record(results, machine.describe()))}")
+    earlier = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    print(f"written: {save(record(results, machine.describe(), earlier), RECORD)}")
     return 1 if failures(results, skip_unavailable=args.skip_unavailable) else 0
 
 

@@ -47,21 +47,25 @@ def failures(results: Sequence[Result], *, skip_unavailable: bool) -> list[Resul
     return [result for result in results if not result.passed and (result.available or not skip_unavailable)]
 
 
-def record(results: Sequence[Result], machine: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a run on `machine`: each suite's client, outcome and seconds."""
-    return {
-        "benchmark": "conformance",
-        "machine": machine,
-        "suites": {
-            result.suite.name: {
-                "client": " ".join(result.suite.client),
-                "outcome": result.outcome,
-                "passed": result.passed,
-                "seconds": round(result.seconds),
-            }
-            for result in results
-        },
+def record(results: Sequence[Result], machine: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """What is kept: the last run of each suite, those of `earlier` where `results` have no later one.
+
+    Args:
+        machine: the commit and the day of this run, as `benchmarks.machine.describe` tells them.
+    """
+    suites = {
+        result.suite.name: {
+            "client": " ".join(result.suite.client),
+            "outcome": result.outcome,
+            "passed": result.passed,
+            "seconds": round(result.seconds),
+            "commit": machine["commit"],
+            "date": machine["date"],
+        }
+        for result in results
+        if result.available
     }
+    return {"benchmark": "conformance", "suites": dict(sorted((earlier.get("suites", {}) | suites).items()))}
 
 
 def print_table(results: Sequence[Result]) -> None:

@@ -85,10 +85,10 @@ def test_the_docs_list_every_suite():
     assert markdown_table(all_suites()) in DOCS.read_text(encoding="utf-8")
 
 
-def test_a_record_has_each_suite_with_its_client_and_outcome(tmp_path: Path):
-    results = [judge(tmp_path, '<testcase name="a"/><testcase name="b"><failure/></testcase>', returncode=1)]
-    assert record(results, {"commit": "abc"}) == {
-        "benchmark": "conformance",
-        "machine": {"commit": "abc"},
-        "suites": {"one": {"client": "client 1.2", "outcome": "FAILED: 1 of 2", "passed": False, "seconds": 1}},
-    }
+def test_a_record_has_the_last_run_of_each_suite(tmp_path: Path):
+    failed = judge(tmp_path, '<testcase name="a"/><testcase name="b"><failure/></testcase>', returncode=1)
+    first = record([failed], {"commit": "abc", "date": "monday"}, {"suites": {"other": {"passed": True}}})
+    entry = {"client": "client 1.2", "outcome": "FAILED: 1 of 2", "passed": False, "seconds": 1}
+    assert first["suites"] == {"one": entry | {"commit": "abc", "date": "monday"}, "other": {"passed": True}}
+    second = record([judge(tmp_path, '<testcase name="a"/>')], {"commit": "def", "date": "tuesday"}, first)
+    assert (second["suites"]["one"]["passed"], second["suites"]["one"]["commit"]) == (True, "def")
