@@ -121,7 +121,7 @@ def test_what_was_served_is_counted(server):
     assert grown("request_params_n_sum") == 4
     assert grown("request_prompt_tokens_bucket le=50.0") - grown("request_prompt_tokens_bucket le=20.0") == 2
     assert after["num_requests_running"] == after["kv_cache_usage_perc"] == 0
-    # Prompts without what was cached, and all sampled tokens but the last of each sample; a step ahead may compute more.
+    # Prompts without what was cached, and all sampled tokens but the last ones; a step ahead may compute more.
     assert 80 - 32 + 4 * 7 <= grown("iteration_tokens_total_sum") <= 80 - 32 + 4 * 8 + 16
     assert grown("iteration_tokens_total_bucket le=+Inf") == grown("iteration_tokens_total_count") >= 16
 
