@@ -11,7 +11,7 @@ class StepSizes:
     """Counts steps by the tokens that they compute, drafts among them.
 
     Attributes:
-        num_tokens: of all steps.
+        num_tokens: what all steps computed.
     """
 
     def __init__(self) -> None:
