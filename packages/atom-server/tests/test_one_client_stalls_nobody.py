@@ -181,7 +181,8 @@ def test_no_body_takes_long_to_check(name):
         started = time.thread_time()
         assert status_of(body) == expected
         seconds.append(longest_count + time.thread_time() - started)
-    assert min(seconds) / slowness() < MOST_OF_THE_LOOP
+    # Not MOST_OF_THE_LOOP: others that use the memory make long texts slower, which `slowness` does not see.
+    assert min(seconds) / slowness() < MOST_SECONDS
 
 
 @pytest.mark.timing
