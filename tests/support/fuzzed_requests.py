@@ -102,8 +102,8 @@ class RequestFuzzer:
     """Draws requests; the same ones for the same `seed` and OpenAPI `document`. They carry the API key `key`.
 
     Args:
-        longest_list: entries of a list of texts; a server that takes thousands computes for seconds.
-        most_tokens: the longest answer that is asked for by a client that leaves.
+        longest_list: the most entries that a list of texts has; a server that takes thousands computes for seconds.
+        most_tokens: the longest answer that a client who leaves asks for.
     """
 
     def __init__(

@@ -84,11 +84,12 @@ def test_of_one_long_prompt_1024_blocks_are_compared():
 
 
 def test_counts_of_several_engines_are_summed_field_by_field():
-    names = [name for name in StepStats.__struct_fields__ if name not in ("num_accepted_tokens_per_pos", "offload")]
+    others = ("num_accepted_tokens_per_pos", "num_steps_by_size", "offload")
+    names = [name for name in StepStats.__struct_fields__ if name not in others]
 
     def stats_of(first: int, accepted: tuple[int, ...]) -> StepStats:
         numbers = {name: first * (place + 1) for place, name in enumerate(names)}
-        return StepStats(**numbers, num_accepted_tokens_per_pos=accepted)
+        return StepStats(**numbers, num_accepted_tokens_per_pos=accepted, num_steps_by_size=(first, 0, 2 * first))
 
     one, other = stats_of(1, (5, 3, 1)), stats_of(10, (4,))
     assert total_stats([one]) is one

@@ -77,7 +77,7 @@ def check_answers(served, clients: FuzzingClients, expected: list[int]) -> None:
 
 
 def test_two_thousand_hostile_requests_are_answered_and_end_nothing(serve_process):
-    """All kinds come side by side, with shorter lists and answers than below, so that it takes little time."""
+    """They are of all kinds. Lists and answers are shorter than below, and many are on their way, to take less time."""
     with serve_process(*FLAGS, *SHORT_ANSWERS, environment=KEYS) as served:
         url, port = url_and_port(served)
         pids, expected = processes_of(served), good_answer(url)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ProfilerError,
     )
     from atom_core.messages import (
+        STEP_SIZES,
         CompletionLogprobs,
         EngineRequest,
         OffloadStats,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "STEP_SIZES",
     "AsyncEngine",
     "CompletionLogprobs",
     "EngineArgs",

@@ -1,6 +1,7 @@
 """The arrows of the data flow: frozen structs that cross parts and processes. Torch-free."""
 
 from atom_core.messages.outputs import (
+    STEP_SIZES,
     CompletionLogprobs,
     EngineOutput,
     FinishReason,
@@ -32,6 +33,7 @@ from atom_core.messages.transfers import BlockCopy, BlockTransfers, Transfer, Tr
 
 __all__ = [
     "NOT_FINITE",
+    "STEP_SIZES",
     "BlockCopy",
     "BlockTransfers",
     "CompletionLogprobs",

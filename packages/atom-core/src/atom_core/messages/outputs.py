@@ -80,13 +80,19 @@ class OffloadStats(msgspec.Struct, frozen=True):
     num_failed: int
 
 
+# Bounds of the sizes by which steps are counted, in tokens.
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+
+
 class StepStats(msgspec.Struct, frozen=True):
     """Counts after a step, for logs, load and health.
 
     `num_drafts` counts rows of steps with draft tokens; `num_accepted_tokens_per_pos` how often the first token of a
     draft was accepted, the second, and so on. `num_kept_output_tokens` are those of requests that ended, by which
     others are guessed. The `num_late_` counts are those of `ModelOutput`. `num_waiting_for_kv` of the running requests
-    wait for blocks that are being loaded; `offload` is None where no block is kept elsewhere.
+    wait for blocks that are being loaded; `offload` is None where no block is kept elsewhere. `num_steps_by_size` has
+    the steps of at most each of `STEP_SIZES` tokens and not of the one before, and those of more at last;
+    `num_step_tokens` is the sum of their tokens.
     """
 
     num_running: int
@@ -101,6 +107,8 @@ class StepStats(msgspec.Struct, frozen=True):
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: tuple[int, ...] = ()
+    num_steps_by_size: tuple[int, ...] = ()
+    num_step_tokens: int = 0
     num_not_finite: int = 0
     num_waiting_for_grammar: int = 0
     num_late_captures: int = 0

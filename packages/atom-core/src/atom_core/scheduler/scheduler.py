@@ -19,6 +19,7 @@ from atom_core.scheduler.request_book import RequestBook
 from atom_core.scheduler.step_ends import StepEnds
 from atom_core.scheduler.step_plan import StepPlan
 from atom_core.scheduler.step_results import make_output, take_result
+from atom_core.scheduler.step_sizes import StepSizes
 from atom_core.speculation import Speculation
 
 
@@ -58,6 +59,7 @@ class Scheduler:
         self._drafting = None if speculation is None else Drafting(speculation, self._book, config, clock)
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
+        self._sizes = StepSizes()
         self._in_stages = config.num_stages > 1
         self._ends = StepEnds(cache, config)
         self._batching = Batching(config, self._book, self._ends, self._drafting, clock)
@@ -147,6 +149,7 @@ class Scheduler:
         if self._drafting is not None:
             self._drafting.ask_for_drafts(step)
         self._num_steps += 1
+        self._sizes.take(self.config.max_num_batched_tokens - step.budget)
         self._in_flight.append(step)
         output = step.commit(
             self._book.take_dropped_ids(),
@@ -220,6 +223,8 @@ class Scheduler:
             prefix_cache_queries=self._cache.num_queries,
             prefix_cache_hits=self._cache.num_hits,
             num_forced_tokens=self._book.num_forced_tokens,
+            num_steps_by_size=self._sizes.counts,
+            num_step_tokens=self._sizes.num_tokens,
             num_not_finite=self._book.num_not_finite,
             num_waiting_for_kv=len(self._book.loading),
             offload=None if self._elsewhere is None else self._elsewhere.stats(),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from atom_core import OffloadStats, StepStats
+from atom_core import STEP_SIZES, OffloadStats, StepStats
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
@@ -116,6 +117,7 @@ class EngineMetrics(Collector):
             ),
             also=("position",),
         )
+        yield self._step_sizes(stats)
         yield self._gauge("cache_config_info", "The KV cache.", ((e | _cache_of(s), 1) for e, s in engines))
 
     def _of_offload(self, stats: Sequence[tuple[dict[str, str], OffloadStats]]) -> Iterator[Metric]:
@@ -138,6 +140,18 @@ class EngineMetrics(Collector):
         yield self._counter("kv_offload_loaded_blocks", "Blocks that came back.", loaded, also=("medium",))
         for name, (help, count) in _OFFLOAD_COUNTERS.items():
             yield self._counter(name, help, ((e, count(s)) for e, s in stats))
+
+    def _step_sizes(self, stats: Sequence[tuple[dict[str, str], StepStats]]) -> HistogramMetricFamily:
+        """A histogram, although vLLM's name for it ends like a counter's."""
+        histogram = HistogramMetricFamily(
+            f"{self._prefix}:iteration_tokens_total", "Tokens that a step computes.", labels=("model_name", "engine")
+        )
+        bounds = [f"{size:.1f}" for size in STEP_SIZES] + ["+Inf"]
+        for labels, one in stats:
+            counts = one.num_steps_by_size or [0] * len(bounds)
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            histogram.add_metric((self._model_name, *labels.values()), buckets, sum_value=one.num_step_tokens)
+        return histogram
 
     def _timings(self, status: EngineStatus) -> Mapping[str, float]:
         if status.info is None:

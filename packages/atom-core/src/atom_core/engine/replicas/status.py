@@ -41,11 +41,16 @@ def total_stats(all_stats: Sequence[StepStats]) -> StepStats:
     if len(all_stats) == 1:
         return all_stats[0]
     by_field = {name: [getattr(stats, name) for stats in all_stats] for name in StepStats.__struct_fields__}
-    positions = by_field.pop("num_accepted_tokens_per_pos")
-    accepted = tuple(map(sum, zip_longest(*positions, fillvalue=0)))
+    accepted = _summed_by_place(by_field.pop("num_accepted_tokens_per_pos"))
+    sizes = _summed_by_place(by_field.pop("num_steps_by_size"))
     offloads = [msgspec.structs.astuple(found) for found in by_field.pop("offload") if found is not None]
     return StepStats(
         **{name: sum(values) for name, values in by_field.items()},
         num_accepted_tokens_per_pos=accepted,
+        num_steps_by_size=sizes,
         offload=OffloadStats(*map(sum, zip(*offloads, strict=True))) if offloads else None,
     )
+
+
+def _summed_by_place(lists: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(*lists, fillvalue=0)))
