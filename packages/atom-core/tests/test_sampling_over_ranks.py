@@ -161,7 +161,7 @@ def test_a_captured_step_gathers_pairs_where_all_of_its_rows_are_greedy():
             DeviceInputs(tables, block_size=16, max_num_seqs=5, max_num_tokens=32),
             run_model=lambda batch: (columns_of(logits, vocabulary),),
             draw=lambda columns, batch, drawing: (
-                sampler.draw(columns, batch.sample_slots, batch.sample_positions, drawing),
+                sampler.draw(columns, batch.sample_slots, batch.sample_positions, drawing=drawing),
             ),
             drawings=sampler.drawings,
             shapes=GraphShapes((4,)),
