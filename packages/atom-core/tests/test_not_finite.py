@@ -98,7 +98,7 @@ def test_a_logit_of_minus_infinity_beside_others_is_sampled_from(make_engine, da
     sampler = engine._core._executor._runner.running.sampler
     slots, positions = torch.tensor([0, 1]), torch.tensor([3, 3])
     with torch.inference_mode():
-        assert sampler.draw(logits, slots, positions, Drawing.ALL).tolist() == [0, NOT_FINITE]
+        assert sampler.draw(logits, slots, positions, drawing=Drawing.ALL).tolist() == [0, NOT_FINITE]
     assert sampler._states.history[[0, 1], [3, 3]].tolist() == [0, 0]
 
 

@@ -69,7 +69,7 @@ def test_the_environment_can_leave_all_sums_to_nccl(two_gpus: PeerMemory, monkey
 def test_amd_gpus_exchange_by_aiter(monkeypatch: pytest.MonkeyPatch):
     met = AiterMemory(0, 2, 7, 4096, 1024)
 
-    def share(rank: int, size: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    def share(rank: int, size: int, *, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         assert (rank, size, device) == (0, 2, torch.device("cuda", 0))
         assert gather(torch.arange(3)).tolist() == [[0, 1, 2]] * 2
         return met

@@ -10,12 +10,17 @@ import pytest
 import torch
 
 from atom_core.messages import NOT_FINITE, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from atom_core.worker.graphs.shapes import GraphShape, GraphShapes
+from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model.engine_draft import EngineDraft
+from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.sampler import Drawing, Sampler
 from atom_core.worker.steps.batch import StepRows, build_input
+from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
+from repeated_work import Repeated
 from thread_ranks import Group
 
 NAN, INF = float("nan"), float("inf")
@@ -142,6 +147,44 @@ def test_one_rank_has_no_draw_of_its_own_for_greedy_rows():
     states = RequestStates(1, HostTables(1, 16, block_size=16, num_groups=1), num_groups=1, vocab_size=8, device="cpu")
     assert Sampler(states).drawings == (Drawing.ALL, Drawing.FILTERED)
     assert Sampler(states).drawing_of(np.array([0])) is Drawing.ALL
+
+
+def test_a_captured_step_gathers_pairs_where_all_of_its_rows_are_greedy():
+    """Every way to draw is captured, and the rows choose among them; those of padding, here all, are greedy."""
+    logits, group = random_logits(4, 10), Group(4)
+
+    def make(rank: int) -> StepGraphs:
+        vocabulary = SharedVocabulary(group.as_rank(rank), 10)
+        tables = DeviceTables(4, 64, block_size=16, num_groups=1, device="cpu")
+        sampler = Sampler(RequestStates(4, tables, num_groups=1, vocab_size=10, device="cpu"), vocabulary)
+        return StepGraphs(
+            DeviceInputs(tables, block_size=16, max_num_seqs=5, max_num_tokens=32),
+            run_model=lambda batch: (columns_of(logits, vocabulary),),
+            draw=lambda columns, batch, drawing: (
+                sampler.draw(columns, batch.sample_slots, batch.sample_positions, drawing=drawing),
+            ),
+            drawings=sampler.drawings,
+            shapes=GraphShapes((4,)),
+            max_seq_len=64,
+            capture=Repeated,
+        )
+
+    # Not by the threads: the first who prepares an operator makes it known to torch.
+    of_ranks = [make(rank) for rank in range(4)]
+
+    def run(rank: int) -> list[Any]:
+        graphs = of_ranks[rank]
+        assert graphs.capture_next()
+        shape = GraphShape(4, 4)
+        found = []
+        for drawing in Drawing:
+            graphs.replay_model(shape)
+            before = group.gathered_bytes[rank]
+            found += [graphs.replay_sampler(shape, drawing).tolist(), group.gathered_bytes[rank] - before]
+        return found
+
+    best = logits.argmax(dim=-1).tolist()
+    assert group.run(run) == [[best, 8 * 4, best, 4 * 3 * 4, best, 4 * 3 * 4]] * 4
 
 
 class Guessing:

@@ -244,7 +244,7 @@ def test_a_greedy_and_a_random_draw_by_the_tables_are_those_of_the_host():
     with use_platform(platform_from_facts(Facts())):
         expected = Sampler(sides.host).sample_step(step, host, logits.clone()).token_ids
     found = Sampler(sides.device).draw(
-        logits.to(DEVICE), device.sample_slots, device.sample_positions, Drawing.FILTERED
+        logits.to(DEVICE), device.sample_slots, device.sample_positions, drawing=Drawing.FILTERED
     )
     assert found.tolist() == expected.tolist()
     for name, position in (("a", 3), ("b", 2)):

@@ -34,6 +34,11 @@ class Rank(SingleRank):
         self.rank, self.size, self.peers = peers.rank, peers.size, peers
 
 
+def told_by(ranks: SingleRank) -> dict[str, Any]:
+    """How a rank of this machine learns of the others' memory."""
+    return {"device": torch.device("cpu"), "gather": lambda one: ranks.all_gather(one[None], 0)}
+
+
 def memory(size: int = 2) -> AiterMemory:
     return AiterMemory(0, size, 0, 0, MAX_BYTES)
 
@@ -59,7 +64,7 @@ def on_ranks(size: int, work: Callable[[Rank], Any], arch: str = "gfx942") -> li
         def run(rank: int) -> Any:
             ranks = group.as_rank(rank)
             with torch.inference_mode():
-                shared = share_memory(rank, size, torch.device("cpu"), lambda one: ranks.all_gather(one[None], 0))
+                shared = share_memory(rank, size, **told_by(ranks))
                 return work(Rank(shared))
 
         return group.run(run)
@@ -135,7 +140,7 @@ def test_sums_do_nothing_that_a_graph_cannot_hold():
 
     def bind(rank: int) -> list[Any]:
         ranks = group.as_rank(rank)
-        peers = share_memory(rank, 2, torch.device("cpu"), lambda one: ranks.all_gather(one[None], 0))
+        peers = share_memory(rank, 2, **told_by(ranks))
         normed = AllReduceNormProblem(RMSNormProblem(512, HALF), Rank(peers))
         return [
             plan_of(ALL_REDUCE, AllReduceProblem(512, HALF, Rank(peers))).prepare(),

@@ -50,7 +50,7 @@ def why_not_shared(size: int, platform: Platform) -> str | None:
     return next((reason for name in (*_SETUP, _SUM) if (reason := api.why_not(name))), None)
 
 
-def share_memory(rank: int, size: int, device: torch.device, gather: Gather) -> AiterMemory:
+def share_memory(rank: int, size: int, *, device: torch.device, gather: Gather) -> AiterMemory:
     """Memory of AITER's kernels among ranks, each of which calls this with all others.
 
     Args:

@@ -21,8 +21,8 @@ class SharedVocabulary:
         vocab_size: V, of all ranks together; one rank by itself needs no number.
     """
 
-    ranks: Collectives = SINGLE_RANK
-    vocab_size: int = 0
+    ranks: Collectives
+    vocab_size: int
 
     @property
     def is_shared(self) -> bool:
@@ -66,5 +66,5 @@ class SharedVocabulary:
         return ids_Sn.gather(0, winners_1n).squeeze(0).long(), logits_Sn.gather(0, winners_1n).squeeze(0)
 
 
-UNSHARED_VOCABULARY = SharedVocabulary()
+UNSHARED_VOCABULARY = SharedVocabulary(SINGLE_RANK, 0)
 """That of one rank by itself."""

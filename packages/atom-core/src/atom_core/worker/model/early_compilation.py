@@ -88,7 +88,7 @@ class EarlyCompilation:
         for num_rows in (1, PROMPT_REQS):
             logits_nR = torch.zeros(num_rows, self._sampler.width, device=self._inputs.device)
             slots_n = torch.full((num_rows,), self._tables.padding_slot, device=self._inputs.device)
-            self._sampler.draw(logits_nR, slots_n, torch.zeros_like(slots_n), drawing)
+            self._sampler.draw(logits_nR, slots_n, torch.zeros_like(slots_n), drawing=drawing)
 
 
 def _compile(config: EngineConfig, run: Callable[[], Any]) -> None:

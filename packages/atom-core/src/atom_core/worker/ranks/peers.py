@@ -86,7 +86,9 @@ def _meet_by_torch(ranks: MeetingRanks) -> PeerMemory:
 
 def _meet_by_aiter(ranks: MeetingRanks) -> Peers:
     on = torch.device("cuda", ranks.devices[ranks.rank])
-    return aiter_all_reduce.share_memory(ranks.rank, ranks.size, on, lambda given: ranks.gather(given[None], 0))
+    return aiter_all_reduce.share_memory(
+        ranks.rank, ranks.size, device=on, gather=lambda given: ranks.gather(given[None], 0)
+    )
 
 
 def _without(reason: str) -> NoPeers:

@@ -96,7 +96,7 @@ class Sampler:
             return Sampled(torch.empty(0, dtype=torch.int64), {})
         slots_n, positions_n, drawing = batch.sample_slots, batch.sample_positions, self._drawing_of_step(batch, masks)
         if drawing is Drawing.BEST:
-            return Sampled(self.draw(logits_nR, slots_n, positions_n, drawing), {})
+            return Sampled(self.draw(logits_nR, slots_n, positions_n, drawing=drawing), {})
         logits_nV = self._vocabulary.whole(logits_nR)
         raw = self._process(step, batch, logits_nV, masks)
         sampled = self._draw_from(logits_nV, slots_n, positions_n, drawing)
@@ -113,7 +113,7 @@ class Sampler:
         return Drawing.FILTERED if self._states.filters[slots].any() else Drawing.ALL
 
     def draw(
-        self, logits_nR: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, drawing: Drawing
+        self, logits_nR: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, *, drawing: Drawing
     ) -> torch.Tensor:
         """Draw a token for each row by the parameters of its slot, and append it there; can be captured on a GPU.
 

@@ -183,4 +183,4 @@ def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...
 
 def _draw(sampler: Sampler, logits_nR: torch.Tensor, batch: ModelInput, drawing: Drawing) -> tuple[torch.Tensor]:
     """Ids ``[n]`` of a batch that has the shape of its graph."""
-    return (sampler.draw(logits_nR, batch.sample_slots, batch.sample_positions, drawing),)
+    return (sampler.draw(logits_nR, batch.sample_slots, batch.sample_positions, drawing=drawing),)
