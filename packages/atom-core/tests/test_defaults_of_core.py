@@ -125,6 +125,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_drafts": 0,
         "num_draft_tokens": 0,
         "num_accepted_tokens": 0,
+        "num_step_tokens": 0,
         "num_not_finite": 0,
         "num_waiting_for_grammar": 0,
         "num_late_captures": 0,
