@@ -29,7 +29,7 @@ class RequestStates:
         sampling: parameters ``[num_rows]`` of `tables`.
         padding_slot: what rows have that pad a batch; no request has it.
         filters: bool ``[max_num_seqs]``, whether top-k, top-p or min-p leave tokens out.
-        extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
+        extras: what only some requests pay for (penalties, biases, logprobs ...), by the slots of these.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RequestStates:
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
         self.filters = np.zeros(max_num_seqs, dtype=np.bool_)
-        self.extras: list[SamplingExtras | None] = [None] * max_num_seqs
+        self.extras: dict[int, SamplingExtras] = {}
         self.slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))
 
@@ -57,7 +57,7 @@ class RequestStates:
         for request_id in step.dropped_request_ids:
             slot = self.slots.pop(request_id, None)
             if slot is not None:
-                self.extras[slot] = None
+                self.extras.pop(slot, None)
                 self._free.append(slot)
         for request in step.new_requests:
             self._admit(request)
@@ -92,4 +92,6 @@ class RequestStates:
         }
         for name, value in values.items():
             self._tables.write(name, (slot,), value)
-        self.extras[slot] = SamplingExtras.of(request, self.vocab_size, self.device)
+        extras = SamplingExtras.of(request, self.vocab_size, self.device)
+        if extras is not None:
+            self.extras[slot] = extras

@@ -143,7 +143,7 @@ class DeviceSteps:
         if batch.graph is None:
             return None
         states, slots = self._states, batch.rows.sampled_slots
-        if any(states.extras[slot] is not None for slot in slots.tolist()):
+        if states.extras and not states.extras.keys().isdisjoint(slots.tolist()):
             return None
         ids = self._graphs.replay_sampler(batch.graph, filters=bool(states.filters[slots].any()))
         return batch.of_graph(ids, len(slots))
