@@ -62,12 +62,12 @@ def measure(batch_size: int, sampling: dict[str, Any], *, options: argparse.Name
         for name, in_process in places.items():
             engine = make_engine(batch_size, options.context + num_tokens, options=options, in_process=in_process)
             engines.callback(engine.close)
-            _start_decoding(engine, batch_size, num_tokens, sampling=sampling, options=options)
+            start_decoding(engine, batch_size, num_tokens, sampling=sampling, options=options)
             turns[name] = partial(timing.take_turn, engine.step)
         return timing.interleave(turns, turns=options.turns, steps=options.steps)
 
 
-def _start_decoding(
+def start_decoding(
     engine: Any, batch_size: int, num_tokens: int, *, sampling: dict[str, Any], options: argparse.Namespace
 ) -> None:
     """Submit the requests, and run until each has a token."""

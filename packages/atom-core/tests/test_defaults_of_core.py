@@ -207,7 +207,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "scheduler.request_book.RequestBook.admit": {"prefers_followed": False},
     "scheduler.step_plan.PlannedRow": {"num_drafts": 0, "num_next_drafts": 0},
-    "scheduler.step_results.make_output": {"num_draft_tokens": 0, "num_accepted_tokens": 0},
     "scheduler.tenant.Tenant": {"served": 0.0, "num_requests": 0},
     "speculation.config.SuffixConfig": {
         "max_tree_depth": 24,

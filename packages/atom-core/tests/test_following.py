@@ -379,7 +379,7 @@ def test_a_block_that_comes_back_is_followed_if_it_was_when_it_left(is_followed)
 
     table, _ = admit(PROMPT)
     if is_followed:
-        table.follow(0, 16)
+        table.num_followed_tokens = 16
     cache.publish(table, PROMPT, 16)
     cache.release(table)
     others, _ = admit([7] * 32)

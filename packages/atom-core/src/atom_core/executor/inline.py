@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from functools import partial
 
+from atom_core.executor.worker_thread import Call, WorkerThread
 from atom_core.messages import ModelOutput, SchedulerOutput
 from atom_core.worker.runner import Masks, PendingOutput, Runner, RunnerInfo
 
@@ -17,7 +17,7 @@ class InlineExecutor:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="worker")
+        self._thread = WorkerThread("worker")
         self._launches = False
 
     def start(self) -> RunnerInfo:
@@ -50,22 +50,23 @@ class InlineExecutor:
         return ()
 
     def profile(self, *, start: bool) -> None:
-        self._thread.submit(self._runner.profile, start=start).result()
+        self._thread.submit(partial(self._runner.profile, start=start)).result()
 
     def shutdown(self) -> None:
-        with suppress(RuntimeError):  # it was shut down before
-            self._thread.submit(self._runner.close).result()
-        self._thread.shutdown(wait=True)
+        if not self._thread.is_closed:
+            closing = self._thread.submit(self._runner.close)
+            self._thread.close()
+            closing.result()
 
 
 class InlineStepHandle:
     """A step in the worker's queue; see `StepHandle`."""
 
-    def __init__(self, runner: Runner, thread: ThreadPoolExecutor, step: SchedulerOutput, *, launches: bool) -> None:
+    def __init__(self, runner: Runner, thread: WorkerThread, step: SchedulerOutput, *, launches: bool) -> None:
         self._runner = runner
         self._thread, self._launches = thread, launches
-        self._forward: Future[None] = thread.submit(runner.forward, step)
-        self._sample: Future[PendingOutput] | None = None
+        self._forward = thread.submit(runner.forward, step)
+        self._sample: Call | None = None
 
     def sample(self, masks: Masks | None = None) -> None:
         self._sample = self._thread.submit(self._run_sampler, masks)
@@ -73,7 +74,7 @@ class InlineStepHandle:
     def wait_for_launch(self) -> None:
         # If the forward raises, `result` raises that later.
         if self._launches:
-            wait([self._forward])
+            self._forward.wait()
 
     def result(self) -> ModelOutput:
         if self._sample is None:

@@ -77,11 +77,6 @@ class BlockTable:
             return self.groups[0]
         return [i for block_ids, first in zip(self.groups, self.first_held, strict=True) for i in block_ids[first:]]
 
-    def follow(self, first: int, end: int) -> None:
-        """A model that drafts follows a step of the tokens from `first` up to `end`: of no use behind a gap."""
-        if self.num_followed_tokens == first:
-            self.num_followed_tokens = end
-
     def take_new_blocks(self) -> list[list[int]]:
         """Blocks that were added to each group since the last call."""
         self.has_new_blocks = False

@@ -65,6 +65,8 @@ class KeptStates:
 
         A copy for a request that is gone does no harm: who has its slots now brings another, or begins from zeros.
         """
+        if not self._copies:
+            return []
         copies, self._copies = self._copies, {}
         return [(source, target) for target, source in copies.items()]
 

@@ -36,6 +36,8 @@ class Request:
         token_ids: prompt and the output tokens whose values have arrived.
         max_tokens: output tokens at most.
         max_computed_tokens: tokens that will ever be computed (the last output token never is).
+        ends: the tokens that end it: a stop token with its id, one of the model's with None.
+        min_tokens: output tokens before these do.
         num_computed_tokens: tokens computed in the cache, those of steps in flight included.
         num_samples_in_flight: tokens sampled by steps in flight, all drafts taken for accepted; their values are not
             known.
@@ -66,7 +68,8 @@ class Request:
     num_prompt_tokens: int = field(init=False)
     samples: bool = field(init=False)
     max_computed_tokens: int = field(init=False)
-    stop_token_ids: frozenset[int] = field(init=False)
+    ends: dict[int, int | None] = field(init=False)
+    min_tokens: int = field(init=False)
     is_reported_prompt: bool = field(init=False)
     status: RequestStatus = RequestStatus.WAITING
     has_run: bool = False
@@ -93,19 +96,18 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         self.samples = self.max_tokens > 0
         self.max_computed_tokens = self.num_prompt_tokens + max(self.max_tokens, 1) - 1
-        self.stop_token_ids = frozenset(params.stop_token_ids or ())
+        of_model = dict.fromkeys(self.engine_request.eos_token_ids)
+        self.ends = {token_id: token_id for token_id in params.stop_token_ids or ()} | of_model
+        # A grammar at its end leaves nothing but a token that ends.
+        self.min_tokens = params.min_tokens if params.structured_outputs is None else 0
         self.is_reported_prompt = params.prompt_logprobs is None
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens that exist, those sampled in flight and those forced among them included."""
-        return len(self.token_ids) + self.num_samples_in_flight + len(self.forced_token_ids)
-
-    @property
     def num_uncomputed_tokens(self) -> int:
-        """Tokens to compute now; 0 for a request that its steps in flight will finish."""
+        """Tokens to compute now, forced and sampled ones among them; 0 for a request that its steps in flight end."""
         num_tokens = len(self.token_ids) + self.num_samples_in_flight + len(self.forced_token_ids)
-        return min(num_tokens, self.max_computed_tokens) - self.num_computed_tokens
+        most = self.max_computed_tokens
+        return (num_tokens if num_tokens < most else most) - self.num_computed_tokens
 
     @property
     def num_settled_tokens(self) -> int:
@@ -236,19 +238,19 @@ class Request:
         # Steps with drafts are followed.
         self.block_table.num_followed_tokens -= num_drafts
 
-    def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:
-        """An output token arrived: whether it ends the request, and the stop token id that did."""
-        self.token_ids.append(token_id)
-        return self._end_at(token_id, len(self.token_ids))
+    def append(self, token_ids: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
+        """Output tokens arrived: those up to the one that ends the request, why it does, and the stop token id."""
+        for place, token_id in enumerate(token_ids, start=1):
+            self.token_ids.append(token_id)
+            finish_reason, stop_reason = self._end_at(token_id, len(self.token_ids))
+            if finish_reason is not None:
+                return token_ids[:place], finish_reason, stop_reason
+        return token_ids, None, None
 
     def _end_at(self, token_id: int, num_tokens: int) -> tuple[FinishReason | None, int | None]:
-        """Whether `token_id` ends the request as the last of `num_tokens` tokens."""
+        """Whether `token_id` ends the request as the last of `num_tokens` tokens, and the stop token id that does."""
         num_output_tokens = num_tokens - self.num_prompt_tokens
-        params = self.engine_request.sampling_params
-        # The sampler masks stop tokens before min_tokens others have come, unless a grammar is at its end.
-        if num_output_tokens > params.min_tokens or params.structured_outputs is not None:
-            if token_id in self.engine_request.eos_token_ids:
-                return "stop", None
-            if token_id in self.stop_token_ids:
-                return "stop", token_id
+        # The sampler masks what ends a request before min_tokens others have come.
+        if token_id in self.ends and num_output_tokens > self.min_tokens:
+            return "stop", self.ends[token_id]
         return ("length", None) if num_output_tokens >= self.max_tokens else (None, None)

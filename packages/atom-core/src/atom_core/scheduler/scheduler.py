@@ -18,7 +18,7 @@ from atom_core.scheduler.request import RequestStatus
 from atom_core.scheduler.request_book import RequestBook
 from atom_core.scheduler.step_ends import StepEnds
 from atom_core.scheduler.step_plan import StepPlan
-from atom_core.scheduler.step_results import make_output, take_result
+from atom_core.scheduler.step_results import aborted, take_result
 from atom_core.scheduler.step_sizes import StepSizes
 from atom_core.speculation import Speculation
 
@@ -94,7 +94,7 @@ class Scheduler:
             request = self._book.by_id.get(request_id)
             if request is not None:
                 self._book.finish(request)
-                outputs.append(make_output(request, finish_reason="abort"))
+                outputs.append(aborted(request))
         return outputs
 
     def suspend(self, request_id: str) -> None:
@@ -171,7 +171,7 @@ class Scheduler:
         expected = self._in_flight[0].step_id if self._in_flight else None
         if not step.step_id == output.step_id == expected:
             raise ValueError(f"step {step.step_id} came with results of {output.step_id}; next to report is {expected}")
-        plan = self._in_flight.popleft()
+        plan, drafting = self._in_flight.popleft(), self._drafting
         news = []
         for row, entry, result in zip(plan.rows, step.scheduled, output.requests, strict=True):
             request = row.request
@@ -181,17 +181,17 @@ class Scheduler:
             request.num_tokens_in_flight -= entry.num_new_tokens
             # What was computed past an end is dropped here.
             if request.status is not RequestStatus.FINISHED:
-                if self._drafting is not None:
-                    self._drafting.take_result(row, result)
+                if drafting is not None:
+                    drafting.take_result(row, result)
                 engine_output = take_result(self._book, request, entry, result)
                 if engine_output is not None:
                     news.append(engine_output)
-                if self._drafting is not None and request.status is RequestStatus.FINISHED:
-                    self._drafting.take_end(request)
+                if drafting is not None and request.status is RequestStatus.FINISHED:
+                    drafting.take_end(request)
         self._cache.step_reported(step.step_id)
         self._book.take_results(output.transfers)
-        if self._drafting is not None:
-            self._drafting.take_report(plan, output)
+        if drafting is not None:
+            drafting.take_report(plan, output)
         return news
 
     def has_unfinished(self) -> bool:
@@ -255,9 +255,7 @@ class Scheduler:
         """
         if not self.config.async_scheduling:
             return False
-        if self._in_stages:
-            return True  # who depends on a step in flight waits for it, and nobody else does
+        if self._in_stages or self._drafting is None:
+            return True  # in stages, who depends on a step in flight waits for it, and nobody else does
         *earlier, last = self._in_flight
-        if any(step.num_drafts for step in earlier):
-            return False
-        return self._drafting is None or self._drafting.may_run_ahead(last)
+        return not any(step.num_drafts for step in earlier) and self._drafting.may_run_ahead(last)

@@ -34,7 +34,8 @@ class PlannedRow:
     def samples(self) -> bool:
         """Whether the step computes all tokens that the request has, so that it gets another."""
         request = self.request
-        return request.samples and request.num_computed_tokens + self.num_new_tokens == request.num_tokens
+        num_tokens = len(request.token_ids) + request.num_samples_in_flight + len(request.forced_token_ids)
+        return request.samples and request.num_computed_tokens + self.num_new_tokens == num_tokens
 
 
 class StepPlan:
@@ -122,8 +123,8 @@ class StepPlan:
             scheduled=[self._schedule(row) for row in self.rows],
             new_requests=new_requests,
             dropped_request_ids=dropped_request_ids,
-            copies_before=tuple(StateCopy(source, target) for source, target in copies_before),
-            copies_behind=tuple(StateCopy(source, target) for source, target in copies_behind),
+            copies_before=_as_messages(copies_before) if copies_before else (),
+            copies_behind=_as_messages(copies_behind) if copies_behind else (),
             transfers=transfers,
             is_followed=self.is_followed,
         )
@@ -131,19 +132,21 @@ class StepPlan:
     def _schedule(self, row: PlannedRow) -> ScheduledRequest:
         request, table, num_drafts = row.request, row.request.block_table, row.num_drafts
         first, num_unsettled = request.num_computed_tokens, request.num_drafts_in_flight
-        end = first + row.num_new_tokens
+        end, last = first + row.num_new_tokens, first + row.num_new_tokens + num_drafts
         num_samples = 1 + num_drafts if row.samples else 0
         # Most decodes have neither.
         is_told = row.draft_token_ids or end > request.num_tokens_at_worker
         token_ids = (*request.untold_token_ids(end), *row.draft_token_ids) if is_told else ()
-        request.num_computed_tokens = end + num_drafts
-        if self.is_followed:
-            table.follow(first, end + num_drafts)
-        request.num_tokens_in_flight += row.num_new_tokens + num_drafts
+        request.num_computed_tokens = last
+        # A model that drafts follows a step: of no use behind a gap.
+        if self.is_followed and table.num_followed_tokens == first:
+            table.num_followed_tokens = last
+        request.num_tokens_in_flight += last - first
         request.num_made_drafts = row.num_next_drafts if self.awaits_drafts else 0
         # Drafts are told; what follows them is sampled.
-        num_kept = num_samples if self.keeps_samples else num_drafts
-        request.num_tokens_at_worker = max(request.num_tokens_at_worker, end + num_kept)
+        num_at_worker = end + (num_samples if self.keeps_samples else num_drafts)
+        if num_at_worker > request.num_tokens_at_worker:
+            request.num_tokens_at_worker = num_at_worker
         request.num_samples_in_flight += num_samples
         request.num_drafts_in_flight += num_drafts
         request.num_steps_in_flight += 1
@@ -158,3 +161,7 @@ class StepPlan:
             num_next_drafts=row.num_next_drafts,
             num_unsettled=num_unsettled,
         )
+
+
+def _as_messages(copies: Copies) -> tuple[StateCopy, ...]:
+    return tuple(StateCopy(source, target) for source, target in copies)

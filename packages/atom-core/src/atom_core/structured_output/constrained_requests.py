@@ -149,6 +149,8 @@ class ConstrainedRequests:
 
     def take_made(self) -> list[tuple[str, str | None]]:
         """Requests whose late masks are made by now, each with the reason why it cannot go on, or None."""
+        if not self._late:
+            return []
         made = [request_id for request_id, job in self._late.items() if job.is_done]
         return [(request_id, self._late.pop(request_id).matcher.error) for request_id in made]
 

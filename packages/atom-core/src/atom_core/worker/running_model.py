@@ -184,8 +184,8 @@ class RunningModel:
     def _judges_prompts(self, rows: StepRows) -> bool:
         """Whether a request of the step wants to know how likely the tokens of its prompt are."""
         extras = self.states.extras
-        return any(
-            (found := extras[slot]) is not None and found.params.prompt_logprobs is not None
+        return bool(extras) and any(
+            (found := extras.get(slot)) is not None and found.params.prompt_logprobs is not None
             for slot in rows.slots.tolist()
         )
 

@@ -9,6 +9,7 @@
 
 #define BLOCK 512 /* tokens whose weights are summed together before the draw is placed */
 #define BINS 2048
+#define LIKELY_FLOORS 16 /* so many times the weight below which no token can be in the nucleus few are outside of it */
 #define LANES 8
 
 typedef struct {
@@ -92,6 +93,19 @@ static double sum_of(const float *x, int64_t n) {
     return sum;
 }
 
+/* About the weight of the tokens that logit and weight do not rule out: sums are in float32. */
+static double mass_of(const Scratch *s, const float *x, float least_logit, float least_weight) {
+    vf sum = vf_set(0), zero = vf_set(0);
+    int64_t i = 0;
+    for (; i + VL <= s->vocab_size; i += VL) {
+        vf weight = vf_load(s->weights + i);
+        sum += vf_select((vf_load(x + i) >= least_logit) & (weight >= least_weight), weight, zero);
+    }
+    float mass = vf_hsum(sum);
+    for (; i < s->vocab_size; i++) mass += (x[i] >= least_logit) & (s->weights[i] >= least_weight) ? s->weights[i] : 0;
+    return (double)mass;
+}
+
 /* The tokens that the logit and the weight do not rule out, as keys with weights. */
 static int64_t collect(const Scratch *s, const float *x, float least_logit, float least_weight) {
     int64_t count = 0, i = 0;
@@ -107,6 +121,26 @@ static int64_t collect(const Scratch *s, const float *x, float least_logit, floa
         _mm512_storeu_si512(s->candidate_keys + count, _mm512_maskz_compress_epi32(wanted, keys));
         _mm512_storeu_ps(s->candidate_weights + count, _mm512_maskz_compress_ps(wanted, weight));
         count += __builtin_popcount(wanted);
+    }
+#elif VL == 8
+    /* Most vectors have one such token or none. */
+    for (; i + VL <= s->vocab_size; i += VL) {
+        __m256 logit_is = _mm256_cmp_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(least_logit), _CMP_GE_OQ);
+        __m256 weight_is = _mm256_cmp_ps(_mm256_loadu_ps(s->weights + i), _mm256_set1_ps(least_weight), _CMP_GE_OQ);
+        unsigned wanted = (unsigned)_mm256_movemask_ps(_mm256_and_ps(logit_is, weight_is));
+        if (__builtin_popcount(wanted) > 2) { /* where there are many, no branch is quicker than a wrong guess */
+            for (int64_t token = i; token < i + VL; token++, wanted >>= 1) {
+                s->candidate_keys[count] = float_to_key(x[token]);
+                s->candidate_weights[count] = s->weights[token];
+                count += wanted & 1;
+            }
+            continue;
+        }
+        for (; wanted; wanted &= wanted - 1) {
+            int64_t token = i + __builtin_ctz(wanted);
+            s->candidate_keys[count] = float_to_key(x[token]);
+            s->candidate_weights[count++] = s->weights[token];
+        }
     }
 #endif
     for (; i < s->vocab_size; i++) {
@@ -173,8 +207,11 @@ static float least_logit_of(const Scratch *s, const float *x, int64_t top_k, flo
         }
         /* Tokens below this weight have together less than 1 - top_p, so none of them is in the nucleus. */
         float floor = (float)((1.0 - (double)top_p) * total / (double)n * (1 - 1e-5));
+        /* Most nuclei end far above it, and these few tokens have their mass already. */
+        double wanted = (double)top_p * total;
+        if (mass_of(s, x, least, LIKELY_FLOORS * floor) > wanted * 1.01) floor *= LIKELY_FLOORS;
         int64_t count = collect(s, x, least, floor);
-        if (count > 0) least = key_to_float(key_at(s, count, (double)top_p * total, 1));
+        if (count > 0) least = key_to_float(key_at(s, count, wanted, 1));
     }
     return least;
 }

@@ -123,7 +123,7 @@ def accept_by_native(
         history_SL.data_ptr(),
         history_SL.stride(0),
         num_rejected_S.data_ptr(),
-        len(ids_n),
+        ids_n.shape[0],
         padding_slot,
         not_finite,
     )

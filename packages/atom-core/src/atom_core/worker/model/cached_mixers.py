@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,11 +39,9 @@ class CachedMixers:
         plans = [(plan, index, layers) for (plan, index), layers in names.items()]
         return cls(mixers, {name: kv_caches[name] for name in mixers}, plans)
 
-    @contextmanager
-    def mixing(self, geometries: Sequence[BatchGeometry]) -> Iterator[None]:
+    def mixing(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
         """Tell the mixers of a batch, whose `geometries` are one for each group."""
-        with set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries), self.mixers)):
-            yield
+        return set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries), self.mixers))
 
     def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:
         """The metadata of a batch by layer name; layers of one plan share theirs."""

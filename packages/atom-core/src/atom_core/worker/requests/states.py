@@ -30,7 +30,7 @@ class RequestStates:
         padding_slot: what rows have that pad a batch; no request has it.
         is_greedy: bool ``[max_num_seqs]``, whether the best token is taken.
         filters: bool ``[max_num_seqs]``, whether top-k, top-p or min-p leave tokens out.
-        extras: what only some requests pay for (penalties, biases, logprobs ...); None for the others.
+        extras: what only some requests pay for (penalties, biases, logprobs ...), by the slots of these.
     """
 
     def __init__(
@@ -44,9 +44,13 @@ class RequestStates:
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
         self.is_greedy, self.filters = np.zeros((2, max_num_seqs), dtype=np.bool_)
-        self.extras: list[SamplingExtras | None] = [None] * max_num_seqs
+        self.extras: dict[int, SamplingExtras] = {}
         self.slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))
+
+    def have_extras(self, slots: np.ndarray) -> bool:
+        """Whether a request of these slots has some."""
+        return bool(self.extras) and not self.extras.keys().isdisjoint(slots.tolist())
 
     @property
     def num_free(self) -> int:
@@ -58,7 +62,7 @@ class RequestStates:
         for request_id in step.dropped_request_ids:
             slot = self.slots.pop(request_id, None)
             if slot is not None:
-                self.extras[slot] = None
+                self.extras.pop(slot, None)
                 self._free.append(slot)
         for request in step.new_requests:
             self._admit(request)
@@ -94,4 +98,6 @@ class RequestStates:
         }
         for name, value in values.items():
             self._tables.write(name, (slot,), value)
-        self.extras[slot] = SamplingExtras.of(request, self.vocab_size, self.device)
+        extras = SamplingExtras.of(request, self.vocab_size, self.device)
+        if extras is not None:
+            self.extras[slot] = extras

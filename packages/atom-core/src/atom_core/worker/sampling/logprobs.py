@@ -48,7 +48,7 @@ class Logprobs:
         found: dict[int, list[TokenLogprobs]] = {}
         rows = batch.rows
         for index, slot in enumerate(rows.slots.tolist()):
-            extras = states.extras[slot]
+            extras = states.extras.get(slot)
             if extras is None or extras.params.prompt_logprobs is None:
                 continue
             start, length, first = int(rows.starts[index]), int(rows.lengths[index]), int(rows.query_starts[index])

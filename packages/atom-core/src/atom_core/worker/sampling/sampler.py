@@ -142,8 +142,7 @@ class Sampler:
         drawing = self.drawing_of(slots)
         if drawing is not Drawing.BEST:
             return drawing
-        wants_more = masks or any(self._states.extras[slot] is not None for slot in slots.tolist())
-        return Drawing.ALL if wants_more else drawing
+        return Drawing.ALL if masks or self._states.have_extras(slots) else drawing
 
     def _draw_from(
         self, logits_nV: torch.Tensor, slots_n: torch.Tensor, positions_n: torch.Tensor, drawing: Drawing
@@ -170,20 +169,18 @@ class Sampler:
         Masks come first: what bans tokens after them leaves at least one of those that a grammar allows.
         """
         rows, states = batch.rows, self._states
-        extras = [states.extras[slot] for slot in rows.sampled_slots.tolist()]
+        slots = rows.sampled_slots.tolist() if states.extras else ()
+        extras = {row: states.extras[slot] for row, slot in enumerate(slots) if slot in states.extras}
         raw = {
-            row: (found, logits_nV[row].clone())
-            for row, found in enumerate(extras)
-            if found is not None and found.params.logprobs is not None
+            row: (found, logits_nV[row].clone()) for row, found in extras.items() if found.params.logprobs is not None
         }
         if masks:
             request_ids = [step.scheduled[index].request_id for index in rows.sampling.tolist()]
             words = words_of_masks([masks.get(name) for name in request_ids], logits_nV.shape[1], logits_nV.device)
             self._ban_tokens(logits_nV, words)
-        for row, found in enumerate(extras):
-            if found is not None:
-                history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
-                found.process(logits_nV[row], history)
+        for row, found in extras.items():
+            history = states.history[int(rows.sampled_slots[row]), : int(rows.sampled_positions[row])]
+            found.process(logits_nV[row], history)
         return raw
 
 
@@ -201,7 +198,8 @@ def report(
         token_ids, logprobs: an entry for each sample, as in `Sampled`; behind these `token_ids` has the next drafts.
         prompt_logprobs, embeddings: what requests have asked for, by their index in the batch.
     """
-    requests, first, first_draft = [], 0, sum(scheduled.num_samples for scheduled in step.scheduled)
+    requests, first = [], 0
+    first_draft = None
     for index, scheduled in enumerate(step.scheduled):
         last = first + scheduled.num_samples
         accepted = token_ids[first:last]
@@ -209,6 +207,8 @@ def report(
             del accepted[accepted.index(-1) :]
         next_drafts: tuple[int, ...] = ()
         if number := scheduled.num_next_drafts:
+            if first_draft is None:
+                first_draft = sum(each.num_samples for each in step.scheduled)
             next_drafts = tuple(token_ids[first_draft : first_draft + number])
             first_draft += number
         judged = [logprobs[place] for place in range(first, first + len(accepted))] if first in logprobs else None

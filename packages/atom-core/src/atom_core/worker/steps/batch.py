@@ -45,13 +45,17 @@ class StepRows:
     @classmethod
     def of(cls, step: SchedulerOutput, slot_of: Mapping[str, int]) -> StepRows:
         """The rows of `step`, whose requests have the slots `slot_of`."""
-        slots, starts, lengths, num_samples, num_unsettled = np.array(
+        columns = np.array(
             [
                 (slot_of[r.request_id], r.num_computed_tokens, r.num_new_tokens, r.num_samples, r.num_unsettled)
                 for r in step.scheduled
             ],
             dtype=np.int64,
-        ).T
+        ).T.copy()
+        slots, starts, lengths, num_samples, num_unsettled = columns
+        if (columns[2:] == _DECODE).all():
+            firsts = np.arange(len(slots) + 1)
+            return DecodeRows(slots, starts, lengths, firsts, num_samples, firsts[:-1], num_unsettled, num_unsettled)
         query_starts = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(lengths, out=query_starts[1:])
         sampling = np.repeat(np.arange(len(slots)), num_samples)
@@ -61,6 +65,11 @@ class StepRows:
     @property
     def num_reqs(self) -> int:
         return len(self.slots)
+
+    @property
+    def has_unsettled(self) -> bool:
+        """Whether drafts of the step before may be taken off."""
+        return bool(self.num_unsettled.any())
 
     @cached_property
     def num_tokens(self) -> int:
@@ -108,6 +117,50 @@ class StepRows:
         return self.query_starts[1:][self.sampling] - 1 - self.samples_behind
 
 
+class DecodeRows(StepRows):
+    """`StepRows` whose requests compute one token and sample one each, as in most steps: what follows is known."""
+
+    @property
+    def has_unsettled(self) -> bool:
+        return False
+
+    @property
+    def has_guesses(self) -> bool:
+        return False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.slots)
+
+    @property
+    def num_decodes(self) -> int:
+        return len(self.slots)
+
+    @property
+    def max_decode_len(self) -> int:
+        return 1
+
+    @property
+    def prompts_are_new(self) -> bool:
+        return True
+
+    @property
+    def num_prompt_keys(self) -> int:
+        return 0
+
+    @property
+    def sampled_slots(self) -> np.ndarray:
+        return self.slots
+
+    @property
+    def sampled_positions(self) -> np.ndarray:
+        return self.starts + 1
+
+    @property
+    def sampled_tokens(self) -> np.ndarray:
+        return self.sampling
+
+
 @dataclass(frozen=True)
 class ModelInput:
     """One step's batch; T tokens, n rows that sample.
@@ -151,7 +204,7 @@ class ModelInput:
 
 def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInput:
     """The batch of a step on a CPU, after its requests' tables were written and the step before was sampled."""
-    if rows.num_unsettled.any():
+    if rows.has_unsettled:
         num_rejected = np.where(rows.num_unsettled, tables.num_rejected.numpy()[rows.slots], 0)
         rows = replace(rows, starts=rows.starts - num_rejected, num_unsettled=np.zeros_like(num_rejected))
     slots, starts, num_reqs, num_tokens = rows.slots, rows.starts, rows.num_reqs, rows.num_tokens
@@ -165,9 +218,10 @@ def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInp
     max_seq_len = int(seq_lens.max())
     block_of_token, offset_of_token = np.divmod(positions, block_size)
     query_start_loc, device_seq_lens = _tensor(rows.query_starts.astype(np.int32)), _tensor(seq_lens.astype(np.int32))
-    num_decodes, max_query_len = rows.num_decodes, int(rows.lengths.max())
+    num_decodes = rows.num_decodes
+    max_query_len = 1 if num_decodes == num_tokens else int(rows.lengths.max())
     geometries = []
-    for block_table in tables.block_tables.numpy():
+    for block_table in tables.arrays["block_tables"]:
         block_ids = block_table[token_slots, block_of_token]
         geometries.append(
             BatchGeometry(
@@ -185,11 +239,10 @@ def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInp
                 num_prompt_keys=rows.num_prompt_keys,
             )
         )
-    device_positions = _tensor(positions)
     return ModelInput(
         rows=rows,
-        input_ids=tables.history[_tensor(token_slots), device_positions].long(),
-        positions=device_positions,
+        input_ids=_tensor(tables.arrays["history"][token_slots, positions].astype(np.int64)),
+        positions=_tensor(positions),
         geometries=tuple(geometries),
         sampled_tokens=None if len(rows.sampling) == num_tokens else _tensor(rows.sampled_tokens),
         sample_slots=_tensor(rows.sampled_slots),
@@ -201,6 +254,8 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
+# Columns of a `DecodeRows`: tokens to compute, to sample, and drafts that are not settled.
+_DECODE = np.array([[1], [1], [0]])
 _NOTHING = np.zeros(0, dtype=np.int64)
 NO_ROWS = StepRows(_NOTHING, _NOTHING, _NOTHING, np.zeros(1, dtype=np.int64), _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 """The rows of a batch that is all padding."""

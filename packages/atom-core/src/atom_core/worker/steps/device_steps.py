@@ -144,7 +144,7 @@ class DeviceSteps:
         if batch.graph is None:
             return None
         slots = batch.rows.sampled_slots
-        if any(self._states.extras[slot] is not None for slot in slots.tolist()):
+        if self._states.have_extras(slots):
             return None
         ids = self._graphs.replay_sampler(batch.graph, self._sampler.drawing_of(slots))
         return batch.of_graph(ids, len(slots))
