@@ -28,7 +28,7 @@ from atom_core.messages.steps import (
     SchedulerOutput,
     StateCopy,
 )
-from atom_core.messages.transfers import BlockCopy, BlockTransfers, Transfer, TransferResult
+from atom_core.messages.transfers import BlockCopy, BlockTransfers, Transfer, TransferKind, TransferResult
 
 __all__ = [
     "NOT_FINITE",
@@ -57,5 +57,6 @@ __all__ = [
     "ThinkingBudget",
     "TokenLogprobs",
     "Transfer",
+    "TransferKind",
     "TransferResult",
 ]

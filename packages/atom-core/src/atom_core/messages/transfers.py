@@ -7,6 +7,9 @@ from typing import Literal
 import msgspec
 
 
+TransferKind = Literal["load", "write"]
+
+
 class BlockCopy(msgspec.Struct, gc=False, frozen=True):
     """The contents of one block go from `source` to `target`: one is a block id, or both are places elsewhere.
 
@@ -24,7 +27,7 @@ class Transfer(msgspec.Struct, frozen=True):
     """
 
     transfer_id: int
-    kind: Literal["load", "write"]
+    kind: TransferKind
     copies: tuple[BlockCopy, ...]
 
 

@@ -14,7 +14,9 @@ from atom_core.host_memory import available_memory
 from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.devices.protocol import WorkerDevice
 from atom_core.worker.offload.disk import DiskPages
+from atom_core.worker.offload.kept_pages import KeptPages
 from atom_core.worker.offload.mover import BlockMover
+from atom_core.worker.offload.places import HostPlaces
 from atom_core.worker.ranks.protocol import WorkerRanks
 from atom_kernels.protocols import Caches
 
@@ -72,17 +74,17 @@ def make_mover(
     offload = config.cache.offload
     if offload is None or not size.num_in_memory:
         return None
-    blocks = device.make_block_bytes(page_tensors(caches, pages), size.num_in_memory)
+    places = HostPlaces(device.make_block_bytes(page_tensors(caches, pages), size.num_in_memory))
     disk = None
     if offload.folder is not None:
         name = config.parallel.name_of(ranks.rank)
         try:
-            disk = DiskPages(offload.folder, name, blocks.page_bytes)
+            disk = DiskPages(offload.folder, name, places.page_bytes)
         except OSError as error:
             raise ConfigError(
                 f"kv_offload_folder {offload.folder} cannot be used: {error}; give a folder that can be written"
             ) from None
-    return BlockMover(blocks, disk, ranks)
+    return BlockMover(places, [KeptPages(places, disk)], ranks)
 
 
 def page_tensors(caches: Mapping[str, Caches], pages: CachePages) -> list[torch.Tensor]:
