@@ -107,6 +107,11 @@ class PrefixCache:
         """Leading blocks that have a name, of a request with so many tokens computed, and so many ids known."""
         return min(num_computed_tokens, num_known_tokens - self._num_next) // self._block_size
 
+    def name_blocks(self, table: BlockTable, token_ids: list[int], num_blocks: int) -> list[bytes]:
+        """The names of the leading `num_blocks` full blocks of a table with these tokens."""
+        self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt)
+        return table.hashes[:num_blocks]
+
     def find(
         self, table: BlockTable, token_ids: list[int], max_blocks: int, *, elsewhere: Container[BlockKey] | None = None
     ) -> Hit:

@@ -1,9 +1,11 @@
 """The arrows of the data flow: frozen structs that cross parts and processes. Torch-free."""
 
+from atom_core.messages.kv_transfer import KVTransferParams
 from atom_core.messages.outputs import (
     CompletionLogprobs,
     EngineOutput,
     FinishReason,
+    KVTransferStats,
     OffloadStats,
     RequestOutput,
     StepStats,
@@ -28,7 +30,14 @@ from atom_core.messages.steps import (
     SchedulerOutput,
     StateCopy,
 )
-from atom_core.messages.transfers import BlockCopy, BlockTransfers, Transfer, TransferKind, TransferResult
+from atom_core.messages.transfers import (
+    BlockCopy,
+    BlockTransfers,
+    PeerPrompt,
+    Transfer,
+    TransferKind,
+    TransferResult,
+)
 
 __all__ = [
     "NOT_FINITE",
@@ -38,9 +47,12 @@ __all__ = [
     "EngineOutput",
     "EngineRequest",
     "FinishReason",
+    "KVTransferParams",
+    "KVTransferStats",
     "ModelOutput",
     "NewRequest",
     "OffloadStats",
+    "PeerPrompt",
     "Pooling",
     "Prompt",
     "RequestOutput",

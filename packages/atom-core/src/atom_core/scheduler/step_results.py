@@ -10,6 +10,7 @@ from atom_core.messages import (
     NOT_FINITE,
     EngineOutput,
     FinishReason,
+    KVTransferParams,
     RequestStepOutput,
     ScheduledRequest,
     TokenLogprobs,
@@ -52,6 +53,7 @@ def take_result(
     # Those that were sampled come first.
     book.num_forced_tokens += max(len(new_token_ids) - len(result.token_ids), 0)
     request.tenant.pay_output(len(new_token_ids))
+    kv_transfer_params = None if finish_reason is None else book.keep_for_peer(request)
     if finish_reason is not None:
         book.finish(request)
     if not new_token_ids and finish_reason is None:
@@ -66,6 +68,7 @@ def take_result(
         embedding=result.embedding,
         num_draft_tokens=max(entry.num_samples - 1, 0),
         num_accepted_tokens=max(min(len(new_token_ids), len(result.token_ids) - 1), 0),
+        kv_transfer_params=kv_transfer_params,
     )
 
 
@@ -87,6 +90,7 @@ def make_output(
     embedding: list[float] | None = None,
     num_draft_tokens: int = 0,
     num_accepted_tokens: int = 0,
+    kv_transfer_params: KVTransferParams | None = None,
 ) -> EngineOutput:
     """News of `request`; the prompt's logprobs come with the first tokens."""
     return EngineOutput(
@@ -100,5 +104,6 @@ def make_output(
         embedding=embedding,
         num_draft_tokens=num_draft_tokens,
         num_accepted_tokens=num_accepted_tokens,
+        kv_transfer_params=kv_transfer_params,
         started=request.started,
     )
