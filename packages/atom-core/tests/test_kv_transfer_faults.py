@@ -96,7 +96,7 @@ def test_a_prompt_without_room_is_not_kept_and_counted(make_engine: MakeEngine):
 def test_an_engine_of_another_layout_computes_prompts_itself(
     make_engine: MakeEngine, caplog: pytest.LogCaptureFixture, expected: list[int]
 ):
-    apart = make_apart(make_engine, of_decode={"kv_cache_dtype": "bfloat16"})
+    apart = make_apart(make_engine, of_decode={"kv_cache_dtype": "bf16"})
     (output,) = apart.go_on(PROMPT, told_of(apart))
     assert output["num_cached_tokens"] == 0
     assert "the engines differ in kv_cache_dtype: float32 sends, and bfloat16 fetches" in caplog.text

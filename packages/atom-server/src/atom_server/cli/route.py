@@ -13,7 +13,6 @@ USAGE = "--prefill URL[,URL...] --decode URL[,URL...] [flags]"
 DESCRIPTION = """\
 Send each prompt to a server that computes it, and its decode to another one, which fetches the prompt's KV cache there.
 Where that does not work, the decode server computes the prompt itself."""
-SETTINGS = (RouteOptions,)
 EXAMPLES = """\
 examples:
   atom serve --port 8001 --kv-transfer-config '{"kv_connector": "TcpConnector", "kv_role": "kv_producer"}'
