@@ -164,8 +164,7 @@ def _last_words(failure: APIError) -> bytes:
 def _can_be_split(fields: Mapping[str, Any]) -> bool:
     """Whether another server's blocks are of use: for one prompt whose own log-probabilities nobody wants."""
     prompt = fields.get("prompt")
-    is_many = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
-    if is_many and len(prompt) > 1:
+    if isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int):
         return False
     wants_prompt = fields.get("prompt_logprobs") is not None or (
         fields.get("echo") and fields.get("logprobs") is not None
