@@ -28,7 +28,7 @@ def apart(tiny_llama: Path) -> Iterator[Apart]:
         engines.append(LLMEngine(str(tiny_llama), dtype="float32", num_threads=1, seed=0, max_num_seqs=8, **settings))
         return engines[-1]
 
-    yield make_apart(make)
+    yield make_apart(make, extra={"timeout": 60.0})  # a busy machine must not count as a lost peer
     for engine in engines:
         engine.close()
 

@@ -20,7 +20,10 @@ from atom_core.messages import BlockCopy, PeerPrompt, Transfer
 from atom_core.worker.offload.host_bytes import HostBytes
 from atom_core.worker.offload.places import HostPlaces
 from atom_core.worker.transfer import wire
+from atom_core.worker.transfer.kept_prompts import KeptPrompts
 from atom_core.worker.transfer.tcp_connector import TcpConnector
+from atom_core.worker.transfer.wire import TransferError
+from clock import Clock
 from engines_apart import free_port
 from meddling_proxy import MeddlingProxy
 
@@ -59,7 +62,7 @@ class Worker:
 
 
 def make_config(role: str, port: int, **overrides: Any) -> KVTransferConfig:
-    values = {"kv_connector": "TcpConnector", "engine_id": "engine", "buffer_bytes": 1, "timeout": 1.0}
+    values = {"kv_connector": "TcpConnector", "engine_id": "engine", "buffer_bytes": 1, "timeout": 20.0}
     return KVTransferConfig(**values | {"kv_role": role, "kv_ip": "127.0.0.1", "kv_port": port} | overrides)
 
 
@@ -164,7 +167,7 @@ def test_a_connection_that_is_cut_anywhere_ends_the_transfer(where: int):
         del data[max(number - before, 0) :]
         return bool(data)
 
-    with pair() as (sender, fetcher, port), MeddlingProxy(port, cut) as proxy:
+    with pair(timeout=1.0, of_sender={"timeout": 1.0}) as (sender, fetcher, port), MeddlingProxy(port, cut) as proxy:
         ended = sender.keep([3, 4, 5, 6, 7])
         begun = time.monotonic()
         assert fetcher.fetch(proxy.port, dict(enumerate(range(5)))) < 5
@@ -222,7 +225,6 @@ def test_a_peer_without_the_secret_gets_nothing(caplog: pytest.LogCaptureFixture
         (LAYOUT | {"block_size": "32"}, {}, 0, "the engines differ in block_size: 16 sends, and 32 fetches"),
         (LAYOUT, {"engine_id": "an earlier one"}, 0, "the engine that computed the prompt has ended"),
         (LAYOUT, {"digest": b"of other tokens"}, 0, "the prompt there has other tokens"),
-        (LAYOUT, {"key": "another key"}, 0, "not kept any more"),
         (LAYOUT, {}, 1, "outside of the 1 of the prompt"),
         (LAYOUT, {}, -1, "outside of the 1 of the prompt"),
     ],
@@ -237,25 +239,35 @@ def test_what_does_not_fit_is_refused_in_words(
 
 
 def test_a_prompt_that_nobody_fetches_ends_when_its_time_is_up():
-    with pair(of_sender={"hold_seconds": 0.05}) as (sender, fetcher, port):
-        ended = sender.keep([3])
-        sender.connector.look()
-        assert not ended.done()
-        time.sleep(0.06)
-        sender.connector.look()
-        assert ended.result(0) == 0
-        assert fetcher.fetch(port, {0: 1}) == 0
+    clock = Clock()
+    prompts = KeptPrompts(10.0, clock)
+    ended = prompts.add(Transfer(1, "send", (BlockCopy(4, 0),), PROMPT))
+    clock.now += 9
+    prompts.look()
+    assert not ended.done()
+    clock.now += 2
+    prompts.look()
+    assert ended.result(0) == 0
+    with pytest.raises(TransferError, match="not kept any more"), prompts.taken("key", b"digest", 0.0):
+        pass
 
 
 def test_a_prompt_that_is_being_sent_keeps_its_places_after_its_time():
-    with pair(of_sender={"hold_seconds": 0.05}) as (sender, _, _):
-        ended = sender.keep([3])
-        to_peers: Any = sender.connector._to_peers
-        with to_peers.prompts.taken("key", b"digest", 1.0):
-            time.sleep(0.06)
-            sender.connector.look()
-            assert not ended.done()
-        assert ended.result(0) == 1
+    clock = Clock()
+    prompts = KeptPrompts(10.0, clock)
+    ended = prompts.add(Transfer(1, "send", (BlockCopy(4, 0),), PROMPT))
+    with prompts.taken("key", b"digest", 0.0) as places:
+        clock.now += 11
+        prompts.look()
+        assert not ended.done()
+        assert places == [4]
+    assert ended.result(0) == 1
+
+
+def test_a_prompt_that_never_comes_is_not_waited_for_long(caplog: pytest.LogCaptureFixture):
+    with pair(of_sender={"timeout": 0.2}) as (_, fetcher, port):
+        assert fetcher.fetch(port, {0: 1}) == 0
+    assert "not kept any more" in caplog.text
 
 
 def test_a_port_that_is_taken_is_named():
@@ -270,7 +282,7 @@ def test_closing_ends_fetches_that_wait(caplog: pytest.LogCaptureFixture):
     with socket.create_server(("127.0.0.1", 0)) as silent, pair(timeout=60.0) as (_, fetcher, _):
         prompt = replace(PROMPT, host="127.0.0.1", port=silent.getsockname()[1])
         waits = fetcher.connector.begin(Transfer(1, "fetch", (BlockCopy(0, 1),), prompt))
-        silent.accept()
-        fetcher.connector.close()
-        assert waits.result(5) == 0
+        with silent.accept()[0]:
+            fetcher.connector.close()
+            assert waits.result(5) == 0
     assert not caplog.records

@@ -26,7 +26,7 @@ class PeerPrompt(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         engine_id: the engine that keeps them.
         key: the prompt's name there, which nobody can guess.
-        digest: of its tokens, as far as the blocks go.
+        digest: a hash of its tokens, as far as the blocks go.
         host, port: where its first rank sends from; the other ranks have the ports behind it.
     """
 

@@ -25,7 +25,7 @@ class Exchange:
     """A request to a server, and what it answers. Close it whatever happens, so that the server sees that nobody waits.
 
     Attributes:
-        status, headers: of the answer, once it has been `sent`.
+        status, headers: those of the answer, once `send` has returned.
     """
 
     def __init__(self, url: SplitResult) -> None:

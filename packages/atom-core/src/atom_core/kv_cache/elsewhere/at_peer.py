@@ -37,7 +37,7 @@ class PromptAtPeer:
     Args:
         prompt: what the peer is asked for.
         blocks: those that it keeps.
-        names: by which the prefix cache looks for them.
+        names: what the prefix cache calls its leading full blocks.
         num_followed: leading blocks that a model that drafts has followed there.
     """
 

@@ -29,7 +29,7 @@ class PeerBlocks:
 
     Args:
         config: who this engine is, and whom it fetches from.
-        groups, block_size: of the cache.
+        groups, block_size: what each group of layers keeps, and tokens in a block.
         first_place, num_places: places for what others are to fetch.
         ids: numbers of transfers, which nobody else gives out.
     """
@@ -69,7 +69,7 @@ class PeerBlocks:
         """What comes of this prompt; None where nothing does.
 
         Args:
-            names: of its leading full blocks.
+            names: what the prefix cache calls its leading full blocks.
         """
         num_blocks, rest = divmod(params.remote_num_tokens, self._block_size)
         is_whole = not rest and 0 < params.remote_num_tokens <= self.num_kept_tokens(len(token_ids))

@@ -7,7 +7,7 @@ import hmac
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from atom_core.messages import PeerPrompt, Transfer
@@ -32,10 +32,11 @@ class KeptPrompts:
 
     Args:
         hold_seconds: how long a prompt waits.
+        clock: tells seconds.
     """
 
-    def __init__(self, hold_seconds: float) -> None:
-        self._hold_seconds = hold_seconds
+    def __init__(self, hold_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._hold_seconds, self._clock = hold_seconds, clock
         self._changed = threading.Condition()
         self._kept: dict[str, _Kept] = {}
         self._ended: deque[str] = deque(maxlen=NUM_REMEMBERED)
@@ -45,7 +46,7 @@ class KeptPrompts:
         """Keep the prompt of a transfer; how many of its blocks were fetched comes at the end."""
         if transfer.prompt is None:
             raise ValueError("a prompt without a name cannot be fetched")
-        kept = _Kept(transfer, transfer.prompt, time.monotonic() + self._hold_seconds)
+        kept = _Kept(transfer, transfer.prompt, self._clock() + self._hold_seconds)
         with self._changed:
             self._kept[kept.prompt.key] = kept
             self._changed.notify_all()
@@ -57,7 +58,7 @@ class KeptPrompts:
 
         Args:
             key: the prompt's name.
-            digest: of its tokens, which must be the same here.
+            digest: a hash of its tokens, which must be the same here.
             seconds: waits so long for the step that keeps it.
 
         Raises:
@@ -74,7 +75,7 @@ class KeptPrompts:
 
     def look(self) -> None:
         """End what nobody has fetched in time."""
-        now = time.monotonic()
+        now = self._clock()
         with self._changed:
             for kept in [kept for kept in self._kept.values() if kept.until < now and not kept.is_taken]:
                 self._end(kept, 0)

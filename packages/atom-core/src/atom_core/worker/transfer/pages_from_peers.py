@@ -42,7 +42,7 @@ class PagesFromPeers:
     Args:
         config: whom this engine trusts, and for how long it waits.
         rank: which of the engine's parts this is; it fetches from the same rank.
-        places: of the cache that pages go to.
+        places: the cache that pages go to.
         layout: what pages consist of.
     """
 
@@ -86,6 +86,8 @@ class PagesFromPeers:
         channel = Channel(socket.create_connection(address, timeout=timeout), timeout)
         self._open.add(channel)
         try:
+            if self._is_closed:
+                return
             self._ask(channel, prompt, copies)
             self._receive(channel, [copy.target for copy in copies], progress)
             channel.send(Received())

@@ -17,7 +17,7 @@ class TcpConnector:
 
     Args:
         config: what this engine does for others, or they for it.
-        rank: of this worker.
+        rank: the number of this worker.
         places: where prompts are kept, and the cache that fetched ones go to.
         layout: what pages consist of; that of a peer must be the same.
     """
