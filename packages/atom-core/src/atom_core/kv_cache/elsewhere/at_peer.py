@@ -52,6 +52,9 @@ class PromptAtPeer:
             return False
         return not key.is_followed or index < self._num_followed
 
+    def leads_on(self, name: bytes) -> bool:
+        return name in self._indexes
+
 
 def digest_of(token_ids: Sequence[int]) -> bytes:
     """By which a peer knows that both sides mean the same tokens."""

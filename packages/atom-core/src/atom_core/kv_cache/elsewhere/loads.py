@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.elsewhere.peers import PeerBlocks
-from atom_core.kv_cache.elsewhere.protocol import BlockKey, BlocksElsewhere, FinishedLoad
+from atom_core.kv_cache.elsewhere.protocol import BlockKey, BlocksElsewhere, FindableBlocks, FinishedLoad
 from atom_core.messages import BlockTransfers, TransferResult
 
 # Stands in a table for a block that has to be loaded, until it gets one.
@@ -23,7 +23,7 @@ class Loads:
         self._elsewhere, self._peers = elsewhere, peers
         self._given_up: dict[int, list[int]] = {}
 
-    def seen_by(self, table: BlockTable) -> Container[BlockKey] | None:
+    def seen_by(self, table: BlockTable) -> FindableBlocks | None:
         """What a request can load."""
         return self._elsewhere if table.at_peer is None else table.at_peer
 

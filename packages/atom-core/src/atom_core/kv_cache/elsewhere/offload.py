@@ -58,6 +58,10 @@ class OffloadedBlocks:
         contents = self._contents.get(key)
         return contents is not None and (contents.memory is not None or contents.is_written)
 
+    def leads_on(self, name: bytes) -> bool:
+        """See `FindableBlocks`. What was once passed by is not remembered here."""
+        return False
+
     def save(self, key: BlockKey, block_id: int) -> bool:
         """See `BlocksElsewhere`. What is elsewhere already is not copied again."""
         contents = self._contents.get(key) or _Contents()
