@@ -110,3 +110,27 @@ def test_a_request_waits_for_kv_while_others_decode(apart: Apart, engine: LLMEng
             ended += decode.step()
     assert ended[1]["token_ids"] == engine.generate([prompt], GREEDY, use_tqdm=False)[0]["token_ids"][:5]
     assert ended[1]["num_cached_tokens"] == 96
+
+
+@pytest.mark.slow
+def test_each_rank_moves_its_own_part_to_the_same_rank(make_engine: MakeEngine, engine: LLMEngine):
+    apart = make_apart(make_engine, extra={"timeout": 60.0}, tensor_parallel_size=2)
+    prompt = draw_tokens(1005)
+    expected = engine.generate([prompt], GREEDY, use_tqdm=False)[0]["token_ids"]
+    (output,) = apart.run(prompt)
+    assert (output["token_ids"], output["num_cached_tokens"]) == (expected, 96)
+    assert transfers_of(apart.prefill).num_kept_prompts == 0
+
+
+@pytest.mark.slow
+def test_prompts_travel_between_engines_that_also_keep_blocks_elsewhere(make_engine: MakeEngine, engine: LLMEngine):
+    apart = make_apart(make_engine, extra={"timeout": 60.0}, num_kv_blocks=20, kv_offload_memory="1MiB")
+    prompts = [draw_tokens(1010 + number, 200) for number in range(3)]
+    expected = [engine.generate([prompt], GREEDY, use_tqdm=False)[0]["token_ids"] for prompt in prompts]
+    assert [apart.run(prompt)[0]["token_ids"] for prompt in prompts] == expected
+    assert transfers_of(apart.decode).num_fetched_blocks == 36
+    again = apart.decode.generate(prompts[:1], GREEDY, use_tqdm=False)
+    assert (again[0]["token_ids"], again[0]["num_cached_tokens"]) == (expected[0], 192)
+    stats = apart.decode.stats.offload
+    assert stats is not None
+    assert stats.num_loaded_from_memory > 0

@@ -166,6 +166,19 @@ def test_a_request_that_ends_while_it_waits_gives_its_blocks_up_after_the_load()
     assert apart.decode.scheduler.stats().num_free_blocks == 16
 
 
+def test_what_is_on_its_way_when_prefixes_are_forgotten_is_computed_again():
+    apart = make_apart(num_steps=4)
+    told = compute(apart.prefill, "r", PROMPT)
+    let_others_fetch(apart.prefill)
+    request = make_request("r", PROMPT, told, max_tokens=3)
+    apart.decode.add(request)
+    apart.decode.step()
+    apart.decode.scheduler.forget_prefixes()
+    apart.decode.run()
+    assert apart.decode.tokens["r"] == tokens_alone(request)
+    assert apart.decode.ends["r"].num_cached_tokens == 0
+
+
 def test_an_aborted_request_that_never_ran_lets_the_peer_forget_its_prompt():
     apart = make_apart(max_num_seqs=1)
     told = compute(apart.prefill, "waits", PROMPT)
