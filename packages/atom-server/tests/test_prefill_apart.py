@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -14,9 +13,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from atom_server.cli.main import main
-from conftest import RunningServer
 from routing_front import RunningFront
 
+Pair = tuple[Any, Any]
+"""A server that computes prompts, and one that goes on from them."""
 LONG = [5 + i % 90 for i in range(100)]
 
 
@@ -25,32 +25,25 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def make_server(model: Path, role: str, port: int, **extra: Any) -> RunningServer:
-    config = {
-        "kv_connector": "TcpConnector",
-        "kv_role": role,
-        "kv_port": port,
-        "kv_buffer_size": 1 << 20,
-        "kv_connector_extra_config": {"timeout": 1.0} | extra,
-    }
-    return RunningServer(model, kv_transfer_config=config, num_kv_blocks=128)
-
-
 @pytest.fixture(scope="module")
-def pair(tiny_llama: Path) -> Iterator[tuple[RunningServer, RunningServer]]:
+def pair(make_server: Callable[..., Any]) -> Iterator[Pair]:
     port = free_port()
-    servers = make_server(tiny_llama, "kv_producer", port), make_server(tiny_llama, "kv_consumer", port)
-    with servers[0] as prefill, servers[1] as decode:
+
+    def start(role: str) -> Any:
+        config = {"kv_connector": "TcpConnector", "kv_role": role, "kv_port": port, "kv_buffer_size": 1 << 20}
+        return make_server(kv_transfer_config=config, num_kv_blocks=128)
+
+    with start("kv_producer") as prefill, start("kv_consumer") as decode:
         yield prefill, decode
 
 
 @pytest.fixture
-def front(pair: tuple[RunningServer, RunningServer]) -> Iterator[RunningFront]:
+def front(pair: Pair) -> Iterator[RunningFront]:
     with RunningFront(pair[0].url, pair[1].url) as front:
         yield front
 
 
-def metric(server: RunningServer, name: str) -> float:
+def metric(server: Any, name: str) -> float:
     families = text_string_to_metric_families(httpx.get(server.url + "/metrics", timeout=30).text)
     return next((sample.value for family in families for sample in family.samples if sample.name == "atom:" + name), 0)
 
@@ -64,7 +57,7 @@ CHAT = {"messages": [{"role": "user", "content": "What is far away? " * 8}], "ma
 
 
 def test_a_completion_is_that_of_one_server_and_its_prompt_came_from_the_other(
-    front: RunningFront, pair: tuple[RunningServer, RunningServer], server: RunningServer
+    front: RunningFront, pair: Pair, server: Any
 ):
     asked = {"prompt": fresh(101), "max_tokens": 6, "temperature": 0, "ignore_eos": True, "logprobs": 2}
     expected = server.post("/v1/completions", **asked).json()
@@ -78,9 +71,7 @@ def test_a_completion_is_that_of_one_server_and_its_prompt_came_from_the_other(
 @pytest.mark.parametrize(
     "also", [{}, {"n": 2, "seed": 3, "temperature": 1}, {"response_format": {"type": "json_object"}}]
 )
-def test_a_chat_and_its_stream_are_those_of_one_server(
-    front: RunningFront, server: RunningServer, also: dict[str, Any]
-):
+def test_a_chat_and_its_stream_are_those_of_one_server(front: RunningFront, server: Any, also: dict[str, Any]):
     expected = server.post("/v1/chat/completions", **CHAT | also).json()
     answer = front.post("/v1/chat/completions", **CHAT | also).json()
     assert answer["choices"] == expected["choices"]
@@ -94,7 +85,7 @@ def test_a_chat_and_its_stream_are_those_of_one_server(
     assert texts == [choice["message"]["content"] for choice in expected["choices"]]
 
 
-def test_answers_of_a_prefill_server_say_where_the_blocks_are(pair: tuple[RunningServer, RunningServer]):
+def test_answers_of_a_prefill_server_say_where_the_blocks_are(pair: Pair):
     prefill, decode = pair
     keep = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None, "remote_block_ids": None}
     asked = {"prompt": fresh(102), "max_tokens": 1, "kv_transfer_params": keep}
@@ -106,9 +97,7 @@ def test_answers_of_a_prefill_server_say_where_the_blocks_are(pair: tuple[Runnin
     assert "kv_transfer_params" not in answer
 
 
-def test_what_cannot_be_divided_goes_to_the_decode_server_as_it_is(
-    front: RunningFront, pair: tuple[RunningServer, RunningServer]
-):
+def test_what_cannot_be_divided_goes_to_the_decode_server_as_it_is(front: RunningFront, pair: Pair):
     before = metric(pair[0], "prompt_tokens_total")
     two = front.post("/v1/completions", prompt=[fresh(103), fresh(104)], max_tokens=2, ignore_eos=True)
     assert [choice["index"] for choice in two.json()["choices"]] == [0, 1]
@@ -134,21 +123,21 @@ def test_health_counts_the_servers(front: RunningFront):
     assert httpx.get(front.url + "/health").json() == {"prefill": 1, "decode": 1}
 
 
-def test_without_a_prefill_server_the_decode_server_computes_prompts(pair: tuple[RunningServer, RunningServer]):
+def test_without_a_prefill_server_the_decode_server_computes_prompts(pair: Pair):
     with RunningFront(f"http://127.0.0.1:{free_port()}", pair[1].url) as front:
         answer = front.post("/v1/completions", prompt=fresh(107), max_tokens=2, ignore_eos=True).json()
         assert answer["usage"]["completion_tokens"] == 2
         assert httpx.get(front.url + "/health").json() == {"prefill": 0, "decode": 1}
 
 
-def test_without_a_decode_server_a_request_is_refused(pair: tuple[RunningServer, RunningServer]):
+def test_without_a_decode_server_a_request_is_refused(pair: Pair):
     with RunningFront(pair[0].url, f"http://127.0.0.1:{free_port()}") as front:
         answer = front.post("/v1/completions", prompt=[5], max_tokens=2)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_server")
         assert httpx.get(front.url + "/health").status_code == 503
 
 
-def test_a_prefill_server_that_says_nothing_is_given_up(pair: tuple[RunningServer, RunningServer]):
+def test_a_prefill_server_that_says_nothing_is_given_up(pair: Pair):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         for settings in ({"health_timeout": 0.3}, {"prefill_timeout": 0.3, "health_timeout": 60.0}):
@@ -157,13 +146,13 @@ def test_a_prefill_server_that_says_nothing_is_given_up(pair: tuple[RunningServe
                 assert answer.json()["usage"]["completion_tokens"] == 2
 
 
-def test_a_second_decode_server_takes_over_from_one_that_is_gone(pair: tuple[RunningServer, RunningServer]):
+def test_a_second_decode_server_takes_over_from_one_that_is_gone(pair: Pair):
     gone = f"http://127.0.0.1:{free_port()}"
     with RunningFront(pair[0].url, f"{gone},{pair[1].url}") as front:
         assert front.post("/v1/completions", prompt=fresh(109), max_tokens=2).status_code == 200
 
 
-def test_a_stream_whose_server_goes_away_ends_with_an_error(pair: tuple[RunningServer, RunningServer]):
+def test_a_stream_whose_server_goes_away_ends_with_an_error(pair: Pair):
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     begun = b'8\r\ndata: {"\r\n'
     with socket.create_server(("127.0.0.1", 0)) as listener:
