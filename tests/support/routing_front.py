@@ -24,7 +24,7 @@ class RunningFront:
             "prefill": prefill,
             "decode": decode,
             "health_interval": 0.1,
-            "health_timeout": 1.0,
+            "health_timeout": 30.0,
         } | settings
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)

@@ -140,7 +140,7 @@ def test_without_a_decode_server_a_request_is_refused(pair: Pair):
 def test_a_prefill_server_that_says_nothing_is_given_up(pair: Pair):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        for settings in ({"health_timeout": 0.3}, {"prefill_timeout": 0.3, "health_timeout": 60.0}):
+        for settings in ({"health_timeout": 2.0}, {"prefill_timeout": 0.3, "health_timeout": 60.0}):
             with RunningFront(url, pair[1].url, **settings) as front:
                 answer = front.post("/v1/completions", prompt=fresh(108), max_tokens=2, ignore_eos=True)
                 assert answer.json()["usage"]["completion_tokens"] == 2
