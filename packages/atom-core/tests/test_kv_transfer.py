@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from atom_core import LLMEngine, SamplingParams
 from atom_core.messages import StructuredOutputParams
-from engines_apart import GREEDY, SETTINGS, Apart, MakeEngine, draw_tokens, make_apart, stepping, transfers_of
+from engines_apart import (
+    GREEDY,
+    SETTINGS,
+    Apart,
+    MakeEngine,
+    draw_tokens,
+    free_port,
+    make_apart,
+    stepping,
+    transfers_of,
+)
+from meddling_proxy import MeddlingProxy
 
 FAMILIES = {
     "windows": ("gemma3", {}),
@@ -66,7 +79,15 @@ def test_all_full_blocks_before_the_last_token_are_fetched(apart: Apart, engine:
         assert output["token_ids"] == engine.generate([prompt], GREEDY, use_tqdm=False)[0]["token_ids"]
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "windows",
+        "latents",
+        pytest.param("latents and index keys", marks=pytest.mark.slow),
+        pytest.param("float8 with scales", marks=pytest.mark.slow),
+    ],
+)
 def test_whatever_a_page_consists_of_travels(make_engine: MakeEngine, tiny_family: Callable[[str], Path], kind: str):
     family, settings = FAMILIES[kind]
     folder = tiny_family(family)
@@ -92,22 +113,26 @@ def test_what_both_engines_have_already_is_neither_computed_nor_fetched_again(ap
     assert transfers_of(apart.prefill).num_kept_prompts == 0
 
 
-def test_a_request_waits_for_kv_while_others_decode(apart: Apart, engine: LLMEngine):
-    prompt = draw_tokens(1003)
-    told = apart.compute(prompt)
-    params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, kv_transfer_params=told)
-    decode: Any = apart.decode
-    decode.add_request([draw_tokens(1004, 20)], GREEDY)
-    decode.add_request([prompt], params)
-    ended = []
-    while not ended:  # the other engine takes no steps, so that nothing comes
-        ended += decode.step()
-    phases = {state.phase for state in decode._core.states()}
-    assert phases == {"waiting for kv"}
-    assert decode.stats.num_waiting_for_kv == 1
-    with stepping(apart.prefill):
-        while len(ended) < 2:
+def test_a_request_waits_for_kv_while_others_decode(make_engine: MakeEngine, engine: LLMEngine):
+    port, may_come, prompt = free_port(), threading.Event(), draw_tokens(1003)
+    with MeddlingProxy(port, lambda data, before: may_come.wait(60)) as proxy:
+        apart = make_apart(make_engine, port=port, extra={"timeout": 60.0, "peers": [f"127.0.0.1:{proxy.port}"]})
+        told = apart.compute(prompt)
+        assert told is not None
+        params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+        params = replace(params, kv_transfer_params=replace(told, remote_port=proxy.port))
+        decode: Any = apart.decode
+        decode.add_request([draw_tokens(1004, 20)], GREEDY)
+        decode.add_request([prompt], params)
+        ended = []
+        while not ended:
             ended += decode.step()
+        assert [state.phase for state in decode._core.states()] == ["waiting for kv"]
+        assert decode.stats.num_waiting_for_kv == 1
+        may_come.set()
+        with stepping(apart.prefill):
+            while len(ended) < 2:
+                ended += decode.step()
     assert ended[1]["token_ids"] == engine.generate([prompt], GREEDY, use_tqdm=False)[0]["token_ids"][:5]
     assert ended[1]["num_cached_tokens"] == 96
 

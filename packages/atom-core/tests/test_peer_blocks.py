@@ -220,7 +220,7 @@ def pairs(draw: st.DrawFn) -> Apart:
 events = st.sampled_from(["step", "step", "prefill", "abort", "reset", "lose", "change"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(apart=pairs(), data=st.data())
 def test_whatever_happens_each_request_gets_its_tokens_and_no_block_is_lost(apart: Apart, data: st.DataObject):
     requests: dict[str, EngineRequest] = {}
