@@ -19,8 +19,8 @@ class RouteOptions:
         ConfigError: a value that is not allowed.
     """
 
-    prefill: str = _option("", "URLs of the servers that compute prompts, separated by commas.")
-    decode: str = _option("", "URLs of the servers that go on from them, separated by commas.")
+    prefill: str | None = _option(None, "URLs of the servers that compute prompts, separated by commas.")
+    decode: str | None = _option(None, "URLs of the servers that go on from them, separated by commas.")
     host: str = _option("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.")
     port: int = _option(8000, "Port to listen on; 0 takes a free one.", minimum=0, maximum=65535)
     prefill_timeout: float = _option(
@@ -60,6 +60,6 @@ class RouteOptions:
         return cls(**{name: value for name, value in given.items() if value is not None})
 
 
-def listed(urls: str) -> list[str]:
+def listed(urls: str | None) -> list[str]:
     """The parts between commas."""
-    return [url for part in urls.split(",") if (url := part.strip())]
+    return [url for part in (urls or "").split(",") if (url := part.strip())]
