@@ -8,6 +8,7 @@ import sys
 from benchmarks import (
     acceptance,
     all_reduce,
+    apart,
     blocks,
     busy,
     chart,
@@ -34,6 +35,7 @@ COMMANDS = {
     "ranks": ranks,
     "replicas": replicas,
     "offload": offload,
+    "apart": apart,
     "blocks": blocks,
     "busy": busy,
     "masks": masks,

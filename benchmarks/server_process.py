@@ -29,6 +29,7 @@ class ServerProcess:
         ready: the path that is answered with 200 when it is.
         start_seconds: the time that it has for this.
         environment: what its process gets; None is what this one has.
+        host: where it will listen, as seen from here.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class ServerProcess:
         ready: str = "/ready",
         start_seconds: float = 120.0,
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
-        self.port, self._ready = port, ready
+        self.port, self._ready, self._host = port, ready, host
         self._folder = tempfile.TemporaryDirectory()
         self._log = Path(self._folder.name) / "server.log"
         with self._log.open("wb") as log:
@@ -71,7 +73,7 @@ class ServerProcess:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{self._ready}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self._host}:{self.port}{self._ready}", timeout=5) as answer:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False

@@ -131,6 +131,18 @@ def replicas_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + "\n\n" + conditions(document)
 
 
+def apart_table(document: dict[str, Any]) -> str:
+    """The table of an `apart` result in markdown, with the facts of the run under it."""
+    rows = [("streams", "side", "first token, median", "tokens/s", "longest gap in a stream", "text")]
+    for result in document["results"]:
+        text = "the same" if result["same_text"] else "DIFFERS"
+        for name, side in result["sides"].items():
+            first, gap = (f"{side[key]:.0f} ms" for key in ("ttft_ms", "longest_gap_ms"))
+            rows.append((str(result["streams"]), name, first, f"{side['tokens_per_s']:.1f}", gap, text))
+    link = "link: {gbit:g} Gbit/s, {delay_ms:g} ms".format(**document["settings"])
+    return f"{markdown_table(rows)}\n\n{link}; {conditions(document)}"
+
+
 def offload_table(document: dict[str, Any]) -> str:
     """The table of an `offload` result in markdown, with the facts of the run under it."""
     rows = [("blocks are", "first token, median", "of computing them again (most)", "found", "tokens")]

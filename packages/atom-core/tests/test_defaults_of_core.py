@@ -16,6 +16,7 @@ MODULES = (
     "executor.*",
     "kv_cache.*",
     "kv_events.*",
+    "kv_transfer.*",
     "messages.*",
     "scheduler.*",
     "speculation.*",
@@ -102,9 +103,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tells_events": False,
     },
     "kv_cache.elsewhere.offload._Contents": {"is_written": False},
-    "kv_cache.elsewhere.offload.OffloadedBlocks.__init__": {"num_on_disk": 0},
+    "kv_cache.elsewhere.offload.OffloadedBlocks.__init__": {"num_on_disk": 0, "num_others": 0},
     "kv_cache.hashing.BlockNames.__init__": {"names_cover_next": False},
     "kv_cache.paged_cache.PagedCache.admit": {"prefers_followed": False},
+    "kv_cache.paged_cache.PagedCache.leave_peer": {"has_loaded": False},
     "kv_cache.prefix_cache.PrefixCache.__init__": {"names_cover_next": False},
     "kv_cache.prefix_cache.PrefixCache.forget": {"is_saved": False},
     "kv_events.config.KVEventsConfig": {
@@ -114,6 +116,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "topic": "",
     },
     "kv_events.publisher.KVEventPublisher.__init__": {"rank": 0},
+    "kv_transfer.config.KVTransferConfig": {"timeout": 10.0, "hold_seconds": 120.0},
+    "messages.kv_transfer.KVTransferParams": {
+        "do_remote_decode": False,
+        "do_remote_prefill": False,
+        "remote_num_tokens": 0,
+        "remote_num_followed_tokens": 0,
+    },
     "messages.outputs.EngineOutput": {
         "num_cached_tokens": 0,
         "num_draft_tokens": 0,
@@ -145,6 +154,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_draft_tokens": 0,
         "num_accepted_tokens": 0,
     },
+    "messages.transfers.PeerPrompt": {"host": "", "port": 0},
     "messages.requests.ThinkingBudget": {"is_open": False},
     "messages.requests.SamplingParams": {
         "temperature": 1.0,

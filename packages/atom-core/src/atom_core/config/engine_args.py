@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atom_core.config.kv_events import read_kv_events
+from atom_core.config.kv_transfer import check_kv_transfer
 from atom_core.config.offload import read_offload
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
@@ -110,6 +111,11 @@ class EngineArgs:
         None,
         "Tell routers what the prefix cache stores and forgets, over ZMQ, as in vLLM: an object of JSON such as "
         '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"} (see kv-events.md).',
+    )
+    kv_transfer_config: Mapping[str, Any] | None = _cache(
+        None,
+        "Compute prompts for another engine, or go on from those of another one, as in vLLM: an object of JSON such as "
+        '{"kv_connector": "TcpConnector", "kv_role": "kv_producer"} (see prefill-apart.md).',
     )
     strict_memory: bool = _cache(
         False,
@@ -291,6 +297,7 @@ class EngineArgs:
         if self.kv_cache_memory is not None and self.num_kv_blocks is not None:
             raise ConfigError("kv_cache_memory and num_kv_blocks both size the KV cache; give one of them")
         read_offload(self)
+        check_kv_transfer(self)
         refuse_unbuilt(self)
         refuse_in_stages(self, read_speculation(self))
         if read_kv_events(self.kv_events_config) is not None and not self.enable_prefix_caching:

@@ -9,6 +9,7 @@ from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
 from atom_core.config.kv_events import read_kv_events
+from atom_core.config.kv_transfer import check_travels, of_engine, read_kv_transfer
 from atom_core.config.offload import check_offload, read_offload
 from atom_core.config.options import ConfigError
 from atom_core.config.parallel import resolve_parallel
@@ -17,6 +18,7 @@ from atom_core.config.sections import (
     CompileConfig,
     EngineConfig,
     ModelConfig,
+    ParallelConfig,
     ProfilerConfig,
 )
 from atom_core.config.speculation import check_num_states, read_speculation
@@ -49,13 +51,12 @@ def resolve_config(
     if speculation is not None:
         check_num_states(speculation.num_tokens, checkpoint.architecture)
     model = _model(args, checkpoint, platform, choices)
+    parallel = resolve_parallel(args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank)
     return EngineConfig(
         model=model,
-        cache=_cache(args, model, platform, choices),
+        cache=_cache(args, model, parallel, platform, choices=choices),
         scheduler=_scheduler(args, model.max_model_len, platform, choices),
-        parallel=resolve_parallel(
-            args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank
-        ),
+        parallel=parallel,
         compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
             directory=args.torch_profiler_dir or settings.profiler_dir(),
@@ -107,12 +108,17 @@ def _backend(args: EngineArgs) -> BackendSetting:
     return cast("BackendSetting", args.structured_output_backend)
 
 
-def _cache(args: EngineArgs, model: ModelConfig, platform: Platform, choices: list[str]) -> CacheConfig:
+def _cache(
+    args: EngineArgs, model: ModelConfig, parallel: ParallelConfig, platform: Platform, *, choices: list[str]
+) -> CacheConfig:
     offload = read_offload(args)
     if offload is not None:
         check_offload(model.architecture)
         if args.prefix_hash != "sha256":
             choices.append("prefix_hash = sha256: blocks that left the cache are found by their names alone")
+    transfer = read_kv_transfer(args.kv_transfer_config)
+    if transfer is not None:
+        check_travels(model.architecture)
     return CacheConfig(
         block_size=args.block_size,
         format=CacheFormat.asked(args.kv_cache_dtype, model.dtype, platform.float8),
@@ -124,6 +130,7 @@ def _cache(args: EngineArgs, model: ModelConfig, platform: Platform, choices: li
         strict_memory=args.strict_memory,
         events=read_kv_events(args.kv_events_config),
         offload=offload,
+        transfer=None if transfer is None else of_engine(transfer, parallel),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 # At run time too: the configuration crosses processes, and msgspec reads these types.
 from atom_core.kv_cache.config import PrefixHash
 from atom_core.kv_events.config import KVEventsConfig
+from atom_core.kv_transfer.config import KVTransferConfig
 from atom_core.scheduler.config import SchedulerConfig
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.structured_output.config import StructuredOutputConfig
@@ -55,7 +56,8 @@ class CacheConfig:
     """How the KV cache is laid out and sized; None is for the worker to work out from free memory.
 
     `events` says who is told what is cached; `strict_memory` refuses to start where the longest request would not fit,
-    instead of lowering its length. `offload` is None where blocks that leave the cache are forgotten.
+    instead of lowering its length. `offload` is None where blocks that leave the cache are forgotten, and `transfer`
+    where the engine computes its prompts itself and alone.
     """
 
     block_size: int
@@ -68,6 +70,7 @@ class CacheConfig:
     strict_memory: bool = False
     events: KVEventsConfig | None = None
     offload: OffloadConfig | None = None
+    transfer: KVTransferConfig | None = None
 
 
 @dataclass(frozen=True)

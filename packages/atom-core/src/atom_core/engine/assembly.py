@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 
 from atom_core.config.options import ConfigError
@@ -9,6 +11,7 @@ from atom_core.config.sections import EngineConfig
 from atom_core.engine.info import EngineInfo
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
+from atom_core.kv_cache.elsewhere.peers import PeerBlocks
 from atom_core.kv_events import KVEventPublisher
 from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
@@ -17,6 +20,20 @@ from atom_core.worker.runner import RunnerInfo
 
 def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
     """The scheduler of an engine."""
+    cache, ids = config.cache, itertools.count(1)
+    in_memory, on_disk = runner.offload_places
+    offload = peers = None
+    if cache.offload is not None:
+        offload = OffloadedBlocks(in_memory, on_disk, num_others=runner.send_places, ids=ids)
+    if cache.transfer is not None:
+        peers = PeerBlocks(
+            cache.transfer,
+            groups=runner.groups,
+            block_size=cache.block_size,
+            first_place=in_memory,
+            num_places=runner.send_places,
+            ids=ids,
+        )
     return Scheduler(
         msgspec.structs.replace(config.scheduler, max_model_len=runner.max_model_len),
         KVCacheConfig(
@@ -31,7 +48,8 @@ def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
             names_cover_next=config.speculation is not None and config.speculation.keeps_by_next,
         ),
         speculation=make_speculation(config.speculation),
-        elsewhere=None if config.cache.offload is None else OffloadedBlocks(*runner.offload_places),
+        elsewhere=offload,
+        peers=peers,
     )
 
 

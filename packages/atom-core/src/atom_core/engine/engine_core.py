@@ -135,6 +135,10 @@ class EngineCore:
 
     def has_unfinished(self) -> bool:
         """Whether `step` has anything left to do or to tell."""
+        return self.has_requests() or (self._scheduler.awaits_peers and not self.is_asleep)
+
+    def has_requests(self) -> bool:
+        """Whether requests are open, or steps on their way."""
         return bool(
             self._news or self._in_flight or self._constrained.has_waiting() or self._scheduler.has_unfinished()
         )
@@ -168,7 +172,7 @@ class EngineCore:
         """
         if self.is_asleep:
             raise EngineBusyError("the engine sleeps already: wake it up first")
-        if self.has_unfinished():
+        if self.has_requests():
             raise EngineBusyError("requests are open: end them before the engine sleeps")
         self.reset_prefix_cache()
         self.is_asleep = True

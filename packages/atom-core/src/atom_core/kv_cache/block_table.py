@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from atom_core.kv_cache.slot_pool import NO_SLOT
 
 if TYPE_CHECKING:
+    from atom_core.kv_cache.elsewhere.at_peer import PromptAtPeer
     from atom_core.kv_cache.prefix_cache import CachedPrefix
 
 # Stands in a table where a group has no block any more, or never had one, because its window has passed.
@@ -30,10 +31,13 @@ class BlockTable:
         snapshots: states that steps in flight leave for the prefix cache, by index of the block that ends there.
         parent: what the first unpublished block comes after: a cached prefix, or the salt.
         load_id: the load that fills some of the blocks; None where none is on its way.
+        at_peer: what another engine has of the prompt; None where that is nothing, or is not needed any more. It
+            outlives `clear`.
     """
 
     __slots__ = (
         "_num_shown",
+        "at_peer",
         "capacity",
         "first_held",
         "groups",
@@ -51,6 +55,7 @@ class BlockTable:
     def __init__(self, salt: str = "", num_groups: int = 1) -> None:
         self.salt = salt
         self.hashes: list[bytes] = []
+        self.at_peer: PromptAtPeer | None = None
         self.groups: list[list[int]] = [[] for _ in range(num_groups)]
         self.clear()
 

@@ -8,13 +8,14 @@ from atom_core.kv_cache.block_pool import BlockPool
 from atom_core.kv_cache.block_table import BlockTable
 from atom_core.kv_cache.config import KVCacheConfig
 from atom_core.kv_cache.elsewhere.loads import ELSEWHERE, Loads
+from atom_core.kv_cache.elsewhere.peers import PeerBlocks
 from atom_core.kv_cache.elsewhere.protocol import BlocksElsewhere, FinishedLoad
 from atom_core.kv_cache.hashing import BlockHasher, make_block_hasher
 from atom_core.kv_cache.kept_states import KeptStates
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_core.kv_events.schema import KVEvent
-from atom_core.messages import TransferResult
+from atom_core.messages import BlockTransfers, KVTransferParams, TransferResult
 
 
 class PagedCache:
@@ -26,7 +27,7 @@ class PagedCache:
     step computes.
 
     What is cached in blocks that are to store something else may be kept `elsewhere`, and is loaded when a request
-    begins with it: its table says so by its `load_id` until `finish_load`.
+    begins with it: its table says so by its `load_id` until `finish_load`. So is what `peers` have computed of it.
 
     Attributes:
         gives_back: some group does not keep all, so that `trim` has something to do.
@@ -35,7 +36,7 @@ class PagedCache:
         num_returning: blocks given up that a step in flight, or a load, may still read or write.
 
     Raises:
-        ValueError: blocks are kept elsewhere, and groups keep states or no prefix is found.
+        ValueError: blocks come from elsewhere, and groups keep states or no prefix is found.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class PagedCache:
         *,
         max_step_tokens: int,
         elsewhere: BlocksElsewhere | None = None,
+        peers: PeerBlocks | None = None,
     ) -> None:
-        if elsewhere is not None and (config.has_slots or not config.enable_prefix_caching):
+        has_others = elsewhere is not None or peers is not None
+        if has_others and (config.has_slots or not config.enable_prefix_caching):
             raise ValueError("blocks can be kept elsewhere only where prefixes are found and no group keeps states")
-        self.config, self._elsewhere = config, elsewhere
-        self._loads = None if elsewhere is None else Loads(elsewhere)
+        self.config, self._elsewhere, self._peers = config, elsewhere, peers
+        self._loads = Loads(elsewhere, peers) if has_others else None
         self.gives_back = not all(group.keeps_all or group.in_slots for group in config.groups)
         self.num_queries = 0
         self.num_hits = 0
@@ -114,10 +117,11 @@ class PagedCache:
         hit = Hit([], [0] * len(table.groups))
         if use_prefix and self._prefixes is not None:
             most = (len(token_ids) - 1) // self.config.block_size
-            hit = self._prefixes.find(table, token_ids, most, elsewhere=self._elsewhere)
+            elsewhere = None if self._loads is None else self._loads.seen_by(table)
+            hit = self._prefixes.find(table, token_ids, most, elsewhere=elsewhere)
             num_without = (len(hit.found) - hit.num_followed) * self.config.block_size
             if prefers_followed and 0 < num_without <= self._max_step_tokens:
-                hit = self._prefixes.find(table, token_ids, hit.num_followed, elsewhere=self._elsewhere)
+                hit = self._prefixes.find(table, token_ids, hit.num_followed, elsewhere=elsewhere)
         num_found = len(hit.found)
         num_found_tokens, block_size = num_found * self.config.block_size, self.config.block_size
         num_blocks = [
@@ -157,6 +161,31 @@ class PagedCache:
             self._prefixes.publish(table, token_ids, num_blocks, first_held=table.first_held)
         if count:
             self._count(len(token_ids), num_tokens)
+
+    def expect(self, table: BlockTable, token_ids: list[int], params: KVTransferParams) -> None:
+        """A peer has computed the prompt of a request: `admit` finds what it has."""
+        if self._peers is not None and self._prefixes is not None:
+            names = self._prefixes.name_blocks(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
+            table.at_peer = self._peers.expect(params, token_ids, names)
+
+    def leave_peer(self, table: BlockTable, *, has_loaded: bool = False) -> None:
+        """Nothing more is needed of what a peer has of this request."""
+        if table.at_peer is not None and self._peers is not None and not has_loaded:
+            self._peers.leave(table.at_peer)
+        table.at_peer = None
+
+    def keep_for_peer(self, table: BlockTable, token_ids: list[int]) -> KVTransferParams | None:
+        """What a peer needs to go on from this prompt, whose blocks `table` has; None where that cannot be kept."""
+        return None if self._peers is None else self._peers.keep(table, token_ids)
+
+    @property
+    def awaits_peers(self) -> bool:
+        """Whether prompts wait for peers to fetch them."""
+        return self._peers is not None and self._peers.has_sends
+
+    def take_transfers(self) -> BlockTransfers | None:
+        """What the next step is told, once; None where it has nothing to do or to report."""
+        return None if self._loads is None else self._loads.take_transfers()
 
     def take_results(self, results: Sequence[TransferResult]) -> list[FinishedLoad]:
         """A step reported transfers: the loads that have ended. Blocks that were given up meanwhile are free now."""
@@ -233,6 +262,7 @@ class PagedCache:
         table.clear()
         if self._loads is not None and load_id is not None:
             self._loads.give_up(load_id, block_ids)
+            table.at_peer = None
             self.num_returning += len(block_ids)
         elif after_step is None:
             self.pool.release(block_ids)
@@ -252,8 +282,8 @@ class PagedCache:
         """
         if self._prefixes is not None:
             self._prefixes.clear()
-        if self._elsewhere is not None:
-            self._elsewhere.forget()
+        if self._loads is not None:
+            self._loads.forget()
 
     def take_events(self) -> list[KVEvent]:
         """What became of cached blocks since the last call; nothing where that is not recorded."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
 from atom_core.kv_cache.elsewhere.loads import ELSEWHERE
-from atom_core.kv_cache.elsewhere.protocol import BlockKey
+from atom_core.kv_cache.elsewhere.protocol import BlockKey, FindableBlocks
 from atom_core.kv_cache.hashing import BlockHasher, BlockNames
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_kernels.protocols import GroupSpec, Pages
@@ -107,8 +107,13 @@ class PrefixCache:
         """Leading blocks that have a name, of a request with so many tokens computed, and so many ids known."""
         return min(num_computed_tokens, num_known_tokens - self._num_next) // self._block_size
 
+    def name_blocks(self, table: BlockTable, token_ids: list[int], num_blocks: int) -> list[bytes]:
+        """The names of the leading `num_blocks` full blocks of a table with these tokens."""
+        self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt)
+        return table.hashes[:num_blocks]
+
     def find(
-        self, table: BlockTable, token_ids: list[int], max_blocks: int, *, elsewhere: Container[BlockKey] | None = None
+        self, table: BlockTable, token_ids: list[int], max_blocks: int, *, elsewhere: FindableBlocks | None = None
     ) -> Hit:
         """The longest prefix of `token_ids` that every group can serve, at most `max_blocks` blocks.
 
@@ -124,7 +129,8 @@ class PrefixCache:
                 name = self._hash(table, token_ids, len(found))
                 block_ids, is_elsewhere_too = _with_elsewhere(block_ids, name, elsewhere)
                 is_followed = is_followed and is_elsewhere_too
-            if prefix is None and not any(block_id is not None for block_id in block_ids):
+            leads_on = prefix is not None or any(block_id is not None for block_id in block_ids)
+            if not leads_on and not (elsewhere is not None and elsewhere.leads_on(table.hashes[len(found)])):
                 break
             if self._keeps_all and None in block_ids:
                 break
@@ -299,7 +305,7 @@ def _of_prefix(prefix: CachedPrefix | None, num_groups: int) -> tuple[Sequence[i
 
 
 def _with_elsewhere(
-    block_ids: Sequence[int | None], name: bytes, elsewhere: Container[BlockKey]
+    block_ids: Sequence[int | None], name: bytes, elsewhere: FindableBlocks
 ) -> tuple[list[int | None], bool]:
     """`block_ids` with `ELSEWHERE` in the groups whose block can be loaded, and whether all of these were followed."""
     found, are_followed = list(block_ids), True

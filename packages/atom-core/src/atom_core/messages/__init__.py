@@ -1,10 +1,12 @@
 """The arrows of the data flow: frozen structs that cross parts and processes. Torch-free."""
 
+from atom_core.messages.kv_transfer import KVTransferParams
 from atom_core.messages.outputs import (
     STEP_SIZES,
     CompletionLogprobs,
     EngineOutput,
     FinishReason,
+    KVTransferStats,
     OffloadStats,
     RequestOutput,
     StepStats,
@@ -29,7 +31,14 @@ from atom_core.messages.steps import (
     SchedulerOutput,
     StateCopy,
 )
-from atom_core.messages.transfers import BlockCopy, BlockTransfers, Transfer, TransferResult
+from atom_core.messages.transfers import (
+    BlockCopy,
+    BlockTransfers,
+    PeerPrompt,
+    Transfer,
+    TransferKind,
+    TransferResult,
+)
 
 __all__ = [
     "NOT_FINITE",
@@ -40,9 +49,12 @@ __all__ = [
     "EngineOutput",
     "EngineRequest",
     "FinishReason",
+    "KVTransferParams",
+    "KVTransferStats",
     "ModelOutput",
     "NewRequest",
     "OffloadStats",
+    "PeerPrompt",
     "Pooling",
     "Prompt",
     "RequestOutput",
@@ -59,5 +71,6 @@ __all__ = [
     "ThinkingBudget",
     "TokenLogprobs",
     "Transfer",
+    "TransferKind",
     "TransferResult",
 ]

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from atom_core.messages.kv_transfer import KVTransferParams
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -40,6 +42,7 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     `error_code` says that the error is the request's own, and of which kind, e.g. "invalid_grammar".
     `num_draft_tokens` were guessed in this step, and `num_accepted_tokens` of `new_token_ids` are such guesses.
     `started` is when the request first got blocks, by the clock of its `arrival_time`; 0 before that.
+    `kv_transfer_params` come with the end of a prompt that was computed for another engine.
     """
 
     request_id: str
@@ -55,6 +58,7 @@ class EngineOutput(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     started: float = 0.0
+    kv_transfer_params: KVTransferParams | None = None
 
 
 class OffloadStats(msgspec.Struct, frozen=True):
@@ -80,6 +84,27 @@ class OffloadStats(msgspec.Struct, frozen=True):
     num_failed: int
 
 
+class KVTransferStats(msgspec.Struct, frozen=True):
+    """Prompts that engines compute for each other. The first two count as they stand, the others since the start.
+
+    Attributes:
+        num_kept_prompts: prompts that wait for a peer to fetch them.
+        num_free_places: blocks for which there is memory beside those.
+        num_sent_prompts, num_expired_prompts: prompts that a peer fetched, or did not fetch in time.
+        num_not_kept_prompts: prompts for which there was no memory.
+        num_fetched_blocks: blocks that came from peers.
+        num_failed_fetches: prompts that should have come from a peer, and were computed here.
+    """
+
+    num_kept_prompts: int
+    num_free_places: int
+    num_sent_prompts: int
+    num_expired_prompts: int
+    num_not_kept_prompts: int
+    num_fetched_blocks: int
+    num_failed_fetches: int
+
+
 # Bounds of the sizes by which steps are counted, in tokens.
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 
@@ -90,9 +115,10 @@ class StepStats(msgspec.Struct, frozen=True):
     `num_drafts` counts rows of steps with draft tokens; `num_accepted_tokens_per_pos` how often the first token of a
     draft was accepted, the second, and so on. `num_kept_output_tokens` are those of requests that ended, by which
     others are guessed. The `num_late_` counts are those of `ModelOutput`. `num_waiting_for_kv` of the running requests
-    wait for blocks that are being loaded; `offload` is None where no block is kept elsewhere. `num_steps_by_size` has
-    the steps of at most each of `STEP_SIZES` tokens and not of the one before, and those of more at last;
-    `num_step_tokens` is the sum of their tokens.
+    wait for blocks that are being loaded; `offload` is None where no block is kept elsewhere, and `kv_transfer` where
+    no other engine computes prompts for this one, or this one for others. `num_steps_by_size` has the steps of at most
+    each of `STEP_SIZES` tokens and not of the one before, and those of more at last; `num_step_tokens` is the sum of
+    their tokens.
     """
 
     num_running: int
@@ -116,6 +142,7 @@ class StepStats(msgspec.Struct, frozen=True):
     num_kept_output_tokens: int = 0
     num_waiting_for_kv: int = 0
     offload: OffloadStats | None = None
+    kv_transfer: KVTransferStats | None = None
 
 
 class RequestOutput(msgspec.Struct, gc=False, frozen=True):
@@ -137,6 +164,7 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
         embedding: the prompt's vector, of length 1, where the request was for one.
         error_code: names an error that is the request's own, e.g. "invalid_grammar"; None where the engine failed.
         num_draft_tokens, num_accepted_tokens: guessed so far, and how many of these are part of the output.
+        kv_transfer_params: what another engine needs to go on from this prompt; with the last news, where asked for.
     """
 
     request_id: str
@@ -159,3 +187,4 @@ class RequestOutput(msgspec.Struct, gc=False, frozen=True):
     error_code: str | None = None
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    kv_transfer_params: KVTransferParams | None = None

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from atom_core.messages.kv_transfer import KVTransferParams
+
 
 class StructuredOutputParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the text must follow: exactly one of these.
@@ -79,6 +81,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
         bad_words_token_ids: `bad_words` as token ids; the engine fills it in from `bad_words`.
         structured_outputs: a grammar that the text follows; it ends where the grammar can, also with ignore_eos.
         thinking_budget: ends a model's thinking; the grammar, if any, has to allow thinking.
+        kv_transfer_params: another engine computes the prompt, or goes on from it.
     """
 
     temperature: float = 1.0
@@ -107,6 +110,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_words_token_ids: list[list[int]] | None = None
     structured_outputs: StructuredOutputParams | None = None
     thinking_budget: ThinkingBudget | None = None
+    kv_transfer_params: KVTransferParams | None = None
 
     @property
     def has_penalty(self) -> bool:

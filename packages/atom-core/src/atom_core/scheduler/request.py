@@ -136,6 +136,17 @@ class Request:
         return not self.engine_request.sampling_params.needs_history
 
     @property
+    def is_for_peer(self) -> bool:
+        """Whether another engine goes on from the prompt."""
+        params = self.engine_request.sampling_params.kv_transfer_params
+        return params is not None and params.do_remote_decode and self.engine_request.sample_index == 0
+
+    @property
+    def num_passed_tokens(self) -> int:
+        """Tokens behind which all later queries are; a peer that goes on from the prompt computes its last one anew."""
+        return min(self.num_settled_tokens, self.num_prompt_tokens - 1) if self.is_for_peer else self.num_settled_tokens
+
+    @property
     def needs_prompt_logprobs(self) -> bool:
         """Prompt logprobs are asked for and not complete; until then every prompt token must be computed."""
         return not self.is_reported_prompt and len(self.prompt_logprobs) < self.num_prompt_tokens - 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from atom_core.kv_cache import PagedCache
-from atom_core.messages import EngineRequest, TransferResult
+from atom_core.messages import EngineRequest, KVTransferParams, TransferResult
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.waiting_queue import WaitingQueue
 
@@ -58,6 +58,9 @@ class RequestBook:
             block_table=self.cache.make_table(engine_request.cache_salt),
         )
         self.by_id[request.request_id] = request
+        source = engine_request.sampling_params.kv_transfer_params
+        if source is not None and source.do_remote_prefill and engine_request.sample_index == 0:
+            self.cache.expect(request.block_table, request.token_ids, source)
         parent_id = engine_request.parent_id
         if parent_id is None or not self._shares_prompt(request):
             self.waiting.push(request)
@@ -105,9 +108,10 @@ class RequestBook:
             if is_right:
                 num_tokens, count = request.num_computed_tokens, not request.has_run
                 self.cache.finish_load(request.block_table, request.token_ids, num_tokens, count=count)
+                self.cache.leave_peer(request.block_table, has_loaded=True)
                 self._begin(request, num_tokens)
             else:
-                request.block_table.load_id = None
+                request.block_table.load_id = request.block_table.at_peer = None
                 self._stop_running(request)
                 request.leave(RequestStatus.WAITING)
                 self.waiting.push(request)
@@ -131,11 +135,18 @@ class RequestBook:
         was_waiting = request.status is RequestStatus.WAITING
         if not was_waiting:
             self._stop_running(request)
+        self.cache.leave_peer(request.block_table)
         request.leave(RequestStatus.FINISHED)
         if was_waiting:
             self.waiting.discard()
         self.waiting.forget(request)
         self.release_siblings(request)
+
+    def keep_for_peer(self, request: Request) -> KVTransferParams | None:
+        """What another engine needs to go on from the prompt of a request that is about to end."""
+        if not request.is_for_peer:
+            return None
+        return self.cache.keep_for_peer(request.block_table, request.token_ids[: request.num_prompt_tokens])
 
     def release_siblings(self, request: Request) -> None:
         """Siblings that wait for this request's prompt wait no longer."""
@@ -151,6 +162,7 @@ class RequestBook:
     def _begin(self, request: Request, num_cached_tokens: int) -> None:
         if not request.has_run:
             request.tenant.pay_prompt(request.num_prompt_tokens - num_cached_tokens)
+        self.cache.leave_peer(request.block_table)
         request.admit(num_cached_tokens)
 
     def _stop_running(self, request: Request) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from atom_core.kv_cache import BlockHasher, KVCacheConfig, PagedCache
+from atom_core.kv_cache.elsewhere.peers import PeerBlocks
 from atom_core.kv_cache.elsewhere.protocol import BlocksElsewhere
 from atom_core.kv_events.schema import KVEvent
 from atom_core.messages import EngineOutput, EngineRequest, ModelOutput, RequestState, SchedulerOutput, StepStats
@@ -40,6 +41,7 @@ class Scheduler:
         hasher: names cached blocks; None takes the one that `cache` names.
         speculation: lets drafts follow decodes; None does not.
         elsewhere: keeps blocks that leave the cache; None forgets them.
+        peers: computes prompts for others, and knows what others have computed; None is alone.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Scheduler:
         hasher: BlockHasher | None = None,
         speculation: Speculation | None = None,
         elsewhere: BlocksElsewhere | None = None,
+        peers: PeerBlocks | None = None,
     ) -> None:
         self.config = config
         self._clock = clock
-        self._cache = PagedCache(cache, hasher, max_step_tokens=config.max_num_batched_tokens, elsewhere=elsewhere)
-        self._elsewhere, self._book = elsewhere, RequestBook(self._cache)
+        most = config.max_num_batched_tokens
+        self._cache = PagedCache(cache, hasher, max_step_tokens=most, elsewhere=elsewhere, peers=peers)
+        self._elsewhere, self._peers, self._book = elsewhere, peers, RequestBook(self._cache)
         self._drafting = None if speculation is None else Drafting(speculation, self._book, config, clock)
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
@@ -134,7 +138,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput | None:
         """The next step; None where nothing can run now (with steps in flight: before one is reported).
 
-        Where everybody waits for blocks that are being loaded, the step computes nothing.
+        Where everybody waits for blocks that are being loaded, or peers for a prompt's, the step computes nothing.
         """
         if self._in_flight and not self._may_run_ahead():
             return None
@@ -144,7 +148,7 @@ class Scheduler:
         if self._drafting is not None:
             self._drafting.append_drafts(step)
         self._batching.append_prefills(step, partial_prefills)
-        if not step.rows and not self._waits_for_loads():
+        if not step.rows and not self._waits_for_transfers():
             return None
         if self._drafting is not None:
             self._drafting.ask_for_drafts(step)
@@ -155,11 +159,11 @@ class Scheduler:
             self._book.take_dropped_ids(),
             copies_before=self._cache.states.take_copies(),
             copies_behind=self._keep_states(step) if self._ends.keeps_states else (),
-            transfers=None if self._elsewhere is None else self._elsewhere.take_transfers(),
+            transfers=self._cache.take_transfers(),
         )
         if self._cache.gives_back:
             for row in step.rows:
-                self._cache.trim(row.request.block_table, row.request.num_settled_tokens, step.step_id)
+                self._cache.trim(row.request.block_table, row.request.num_passed_tokens, step.step_id)
         return output
 
     def update(self, step: SchedulerOutput, output: ModelOutput) -> list[EngineOutput]:
@@ -198,6 +202,11 @@ class Scheduler:
         """Whether any request waits or runs. Steps may be in flight without one; they too are to be reported."""
         return bool(self._book.by_id)
 
+    @property
+    def awaits_peers(self) -> bool:
+        """Whether peers are to fetch prompts, so that steps are needed though no request is there."""
+        return self._cache.awaits_peers
+
     def take_cache_events(self) -> list[KVEvent]:
         """What became of cached blocks since the last call."""
         return self._cache.take_events()
@@ -228,6 +237,7 @@ class Scheduler:
             num_not_finite=self._book.num_not_finite,
             num_waiting_for_kv=len(self._book.loading),
             offload=None if self._elsewhere is None else self._elsewhere.stats(),
+            kv_transfer=None if self._peers is None else self._peers.stats(),
             **({} if self._drafting is None else self._drafting.counts()),
         )
 
@@ -244,9 +254,10 @@ class Scheduler:
         ageing = self.config.priority_ageing
         return arrival + ageing * request.priority if ageing else request.priority
 
-    def _waits_for_loads(self) -> bool:
-        """Whether a step is needed that has nothing to compute, and asks for the end of loads."""
-        return self._cache.num_loading > 0 and all(plan.rows for plan in self._in_flight)
+    def _waits_for_transfers(self) -> bool:
+        """Whether a step is needed that has nothing to compute, and asks for the end of transfers."""
+        is_waiting = self._cache.num_loading > 0 or self._cache.awaits_peers
+        return is_waiting and all(plan.rows for plan in self._in_flight)
 
     def _may_run_ahead(self) -> bool:
         """Whether another step may be scheduled before those in flight are reported.

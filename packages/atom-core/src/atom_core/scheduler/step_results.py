@@ -38,6 +38,7 @@ def take_result(
     if num_new > num_sampled:  # those that were sampled come first
         book.num_forced_tokens += num_new - num_sampled
     request.tenant.pay_output(num_new)
+    kv_transfer_params = None if finish_reason is None else book.keep_for_peer(request)
     if finish_reason is not None:
         book.finish(request)
     elif not num_new:
@@ -55,6 +56,7 @@ def take_result(
         num_draft_tokens=entry.num_samples - 1 if has_drafts else 0,
         num_accepted_tokens=max(min(num_new, num_sampled - 1), 0) if has_drafts else 0,
         started=request.started,
+        kv_transfer_params=kv_transfer_params,
     )
 
 

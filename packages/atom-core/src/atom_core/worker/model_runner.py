@@ -81,6 +81,7 @@ class ModelRunner:
             choices=[*loaded.choices, *running.steps.choices],
             launches=self._device.launches,
             offload_places=loaded.offload.places,
+            send_places=loaded.offload.num_to_send,
         )
 
     @torch.inference_mode()

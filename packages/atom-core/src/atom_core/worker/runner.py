@@ -25,6 +25,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
         choices: a line for each value that was chosen for the user.
         launches: a device computes by itself what the runner launches there.
         offload_places: places for blocks that leave the cache, in memory and on a disk.
+        send_places: places in memory for blocks that other engines are to fetch, between those two.
     """
 
     num_blocks: int
@@ -36,6 +37,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
     num_snapshots: int = 0
     launches: bool = False
     offload_places: tuple[int, int] = (0, 0)
+    send_places: int = 0
 
     @property
     def can_keep_prefixes(self) -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from atom_core import __version__
 from atom_server import settings
-from atom_server.cli import bench, completion, doctor, models, plan, profile, serve, trace
+from atom_server.cli import bench, completion, doctor, models, plan, profile, route, serve, trace
 from atom_server.cli.settings_parser import SettingsParser
 from atom_server.cli.terminal import chat, generate
 
-_COMMANDS = (serve, chat, generate, models, plan, doctor, bench, profile, trace, completion)
+_COMMANDS = (serve, route, chat, generate, models, plan, doctor, bench, profile, trace, completion)
 
 _DESCRIPTION = "ATOM, an inference engine for large language models."
 _EXAMPLES = """\

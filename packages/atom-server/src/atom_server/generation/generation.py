@@ -7,11 +7,12 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from atom_core import InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.outputs.request_stream import RequestStream
-from atom_core.messages import Pooling, RequestState
+from atom_core.messages import KVTransferParams, Pooling, RequestState
 from atom_server.access.guard import caller_of
 from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
@@ -36,6 +37,7 @@ class Generation:
         submitted: when, by the monotonic clock.
         num_prompt_tokens: tokens of all prompts, each counted once.
         num_reasoning_tokens: how many tokens so far are reasoning; set by whoever reads the text.
+        kv_transfer_params: what another server needs to go on from the prompt; UNSET where there is nothing.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Generation:
         self.prompts = list(prompts)
         self.num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self.num_reasoning_tokens = 0
+        self.kv_transfer_params: KVTransferParams | UnsetType = UNSET
         self.n = params.n
         self._params = params
         self._state, self._body, self._names, self._caller = state, body, names, caller
@@ -202,6 +205,7 @@ class Generation:
         num_new = self._tallies.num_tokens - before
         self._state.metrics.take_news(self._stream.engines[prompt_index], num_new, gap)
         self._state.rates.take_output(self._caller, num_new)
+        self.kv_transfer_params = output.kv_transfer_params or self.kv_transfer_params
         if output.index == 0:
             self._sum_cached += output.num_cached_tokens - self._num_cached[prompt_index]
             self._num_cached[prompt_index] = output.num_cached_tokens

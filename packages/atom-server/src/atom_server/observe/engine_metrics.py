@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from atom_core import STEP_SIZES, OffloadStats, StepStats
+from atom_core.messages import KVTransferStats
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine
@@ -45,6 +46,17 @@ _OFFLOAD_COUNTERS: dict[str, tuple[str, Callable[[OffloadStats], float]]] = {
     "kv_offload_failed_loads": (
         "Loads that found a damaged or unreadable block, whose tokens were computed again.",
         lambda stats: stats.num_failed,
+    ),
+}
+
+_TRANSFER_COUNTERS: Mapping[str, tuple[str, Callable[[KVTransferStats], int]]] = {
+    "kv_transfer_sent_prompts": ("Prompts that another engine fetched.", lambda s: s.num_sent_prompts),
+    "kv_transfer_expired_prompts": ("Prompts that nobody fetched in time.", lambda s: s.num_expired_prompts),
+    "kv_transfer_not_kept_prompts": ("Prompts for which there was no memory.", lambda s: s.num_not_kept_prompts),
+    "kv_transfer_fetched_blocks": ("Blocks that came from another engine.", lambda s: s.num_fetched_blocks),
+    "kv_transfer_failed_fetches": (
+        "Prompts that should have come from another engine, and were computed here.",
+        lambda s: s.num_failed_fetches,
     ),
 }
 
@@ -105,6 +117,7 @@ class EngineMetrics(Collector):
         for name, (help, count) in _COUNTERS.items():
             yield self._counter(name, help, ((e, count(s)) for e, s in stats))
         yield from self._of_offload([(labels, one.offload) for labels, one in stats if one.offload is not None])
+        yield from self._of_transfer([(e, one.kv_transfer) for e, one in stats if one.kv_transfer is not None])
         restarts = ((labels, status.num_restarts) for labels, status in engines)
         yield self._counter("engine_restarts", "Times that the engine was started anew.", restarts)
         yield self._counter(
@@ -152,6 +165,13 @@ class EngineMetrics(Collector):
             buckets = list(zip(bounds, accumulate(counts), strict=True))
             histogram.add_metric((self._model_name, *labels.values()), buckets, sum_value=one.num_step_tokens)
         return histogram
+
+    def _of_transfer(self, stats: Sequence[tuple[dict[str, str], KVTransferStats]]) -> Iterator[Metric]:
+        """Prompts that engines compute for each other, of those that do."""
+        kept = ((e, s.num_kept_prompts) for e, s in stats)
+        yield self._gauge("kv_transfer_kept_prompts", "Prompts that wait for another engine to fetch them.", kept)
+        for name, (help, count) in _TRANSFER_COUNTERS.items():
+            yield self._counter(name, help, ((e, count(s)) for e, s in stats))
 
     def _timings(self, status: EngineStatus) -> Mapping[str, float]:
         if status.info is None:

@@ -63,6 +63,7 @@ async def chat_completions(request: Request) -> Response:
             choices=choices,
             usage=generation.usage(),
             prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
+            kv_transfer_params=generation.kv_transfer_params,
         )
 
     return Response(await encoded(collected, write), headers=headers, media_type="application/json")

@@ -44,6 +44,7 @@ async def completions(request: Request) -> Response:
             model=generation.model,
             choices=[packed(writer.choice(choice)) for choice in collected],
             usage=generation.usage(),
+            kv_transfer_params=generation.kv_transfer_params,
         )
 
     return Response(await encoded(collected, write), headers=headers, media_type="application/json")

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from atom_core.messages import KVTransferParams
+
 Finish = Literal["stop", "length", "tool_calls"]
 
 
@@ -73,6 +75,7 @@ class TextCompletion(msgspec.Struct):
     choices: list[TextChoice] | list[msgspec.Raw]
     object: str = "text_completion"
     usage: Usage | UnsetType | None = UNSET
+    kv_transfer_params: KVTransferParams | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, gc=False):
@@ -145,6 +148,7 @@ class ChatCompletion(msgspec.Struct):
     usage: Usage
     object: str = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET
+    kv_transfer_params: KVTransferParams | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):

@@ -14,8 +14,10 @@ from typing import cast, get_args
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
+from atom_core.config.kv_transfer import read_kv_transfer
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts
+from atom_core.engine.inputs.kv_transfer import check_kv_transfer
 from atom_core.engine.inputs.validation import (
     RequestLimits,
     check_cache_salt,
@@ -81,6 +83,7 @@ class InputProcessor:
             info.max_num_seqs,
             max_request_logprobs=args.max_request_logprobs,
             can_generate=can_generate,
+            kv_role=None if (transfer := read_kv_transfer(args.kv_transfer_config)) is None else transfer.kv_role,
         )
         return cls(
             limits,
@@ -161,8 +164,10 @@ class InputProcessor:
             InvalidRequestError: one of them cannot be served.
         """
         self.validate(params)
+        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant)
+        check_kv_transfer(params, self.limits.kv_role, len(submission.prompts))
         return msgspec.structs.replace(
-            self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant),
+            submission,
             sampling_params=self._resolve(params),
             eos_token_ids=() if params.ignore_eos and params.structured_outputs is None else self._eos_token_ids,
         )

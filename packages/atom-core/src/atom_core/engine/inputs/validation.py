@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_core.errors import InvalidRequestError
+from atom_core.kv_transfer.config import KVRole
 from atom_core.messages import SamplingParams, ThinkingBudget
 from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
 
@@ -29,13 +30,17 @@ CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a request may ask of this engine; `can_generate` is false for models that only embed."""
+    """What a request may ask of this engine.
+
+    `can_generate` is false for models that only embed; `kv_role` is what the engine does for others, or they for it.
+    """
 
     max_model_len: int
     vocab_size: int
     max_num_seqs: int
     max_request_logprobs: int = 2**21
     can_generate: bool = True
+    kv_role: KVRole | None = None
 
 
 def check_prompt_length(token_ids: Sequence[int], limits: RequestLimits) -> None:

@@ -35,8 +35,10 @@ class Completion:
         if last is None:
             raise RuntimeError("as_dict() before any news of the sample")
         after_first = last.num_output_tokens - 1
-        embedding = {} if last.embedding is None else {"embedding": last.embedding}
-        return embedding | {
+        also: dict[str, Any] = {} if last.embedding is None else {"embedding": last.embedding}
+        if last.kv_transfer_params is not None:
+            also["kv_transfer_params"] = last.kv_transfer_params
+        return also | {
             "request_id": self._request_id,
             "index": self._index,
             "text": "".join(self._texts),

@@ -165,6 +165,7 @@ class _Sample:
             error_code=news.error_code,
             num_draft_tokens=self._num_draft_tokens,
             num_accepted_tokens=self._num_accepted_tokens,
+            kv_transfer_params=news.kv_transfer_params,
         )
 
     def failure(self, error: str, now: float) -> RequestOutput:

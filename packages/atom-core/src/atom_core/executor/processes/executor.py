@@ -123,4 +123,4 @@ class ProcessStepHandle:
 
 def _cache_of(info: RunnerInfo) -> tuple[object, ...]:
     """What the scheduler goes by."""
-    return info.num_blocks, info.max_model_len, info.groups, info.offload_places
+    return info.num_blocks, info.max_model_len, info.groups, info.offload_places, info.send_places

@@ -114,6 +114,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     num_snapshots: int
     launches: bool
     offload_places: tuple[int, int]
+    send_places: int
 
     @classmethod
     def of(cls, info: RunnerInfo) -> Loaded:

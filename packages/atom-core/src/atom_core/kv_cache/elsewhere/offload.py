@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from atom_core.kv_cache.elsewhere.places import Places
@@ -32,26 +33,34 @@ class _Pending:
 class OffloadedBlocks:
     """`BlocksElsewhere` in places of the workers: ``0 .. num_in_memory - 1`` in memory, those behind them on a disk.
 
+    Between the two lie `num_others` places of others.
+
     A block that is saved goes to memory, and with a disk from there to the disk at once, beside steps: so room in
     memory is made by forgetting. Each kind of place forgets what was unused for longest. Every rank of an engine does
-    the same with its part of each block.
+    the same with its part of each block. `ids` numbers transfers, of which others may take some.
     """
 
-    def __init__(self, num_in_memory: int, num_on_disk: int = 0) -> None:
+    def __init__(
+        self, num_in_memory: int, num_on_disk: int = 0, *, num_others: int = 0, ids: Iterator[int] | None = None
+    ) -> None:
         self._memory = Places(0, num_in_memory)
-        self._disk = Places(num_in_memory, num_on_disk)
+        self._disk = Places(num_in_memory + num_others, num_on_disk)
+        self._ids = itertools.count(1) if ids is None else ids
         self._contents: dict[BlockKey, _Contents] = {}
         self._saves: dict[int, int] = {}  # block ids by place
         self._writes = _Pending("write", [])
         self._begun: list[Transfer] = []
         self._pending: dict[int, _Pending] = {}
         self._void: set[int] = set()
-        self._num_transfers = 0
         self._num_saved = self._num_not_saved = self._num_from_memory = self._num_from_disk = self._num_failed = 0
 
     def __contains__(self, key: BlockKey) -> bool:
         contents = self._contents.get(key)
         return contents is not None and (contents.memory is not None or contents.is_written)
+
+    def leads_on(self, name: bytes) -> bool:
+        """See `FindableBlocks`. What was once passed by is not remembered here."""
+        return False
 
     def save(self, key: BlockKey, block_id: int) -> bool:
         """See `BlocksElsewhere`. What is elsewhere already is not copied again."""
@@ -151,9 +160,9 @@ class OffloadedBlocks:
         pending.pinned.append(place)
 
     def _add(self, pending: _Pending) -> int:
-        self._num_transfers += 1
-        self._pending[self._num_transfers] = pending
-        return self._num_transfers
+        number = next(self._ids)
+        self._pending[number] = pending
+        return number
 
     def _write(self, key: BlockKey, contents: _Contents) -> None:
         """Copy what memory has to the disk as well, unless all of the disk is in use right now."""

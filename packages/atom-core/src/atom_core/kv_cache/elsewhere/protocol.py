@@ -27,16 +27,24 @@ class FinishedLoad(NamedTuple):
     is_right: bool
 
 
-class BlocksElsewhere(Protocol):
+class FindableBlocks(Protocol):
+    """Blocks that can be loaded, as the prefix cache looks for them."""
+
+    def __contains__(self, key: BlockKey) -> bool:
+        """Whether the contents can be loaded."""
+        ...
+
+    def leads_on(self, name: bytes) -> bool:
+        """Whether blocks behind this one can be loaded, although nobody needs it itself: windows have passed it."""
+        ...
+
+
+class BlocksElsewhere(FindableBlocks, Protocol):
     """The scheduler decides by it; what it decides goes to workers as the `transfers` of a step.
 
     A load takes two calls, since the blocks that it fills are found by evicting others, whose contents are saved:
     what is loaded must not make room for these.
     """
-
-    def __contains__(self, key: BlockKey) -> bool:
-        """Whether the contents can be loaded."""
-        ...
 
     def save(self, key: BlockKey, block_id: int) -> bool:
         """A block is about to store something else; False where its contents will be nowhere."""

@@ -31,7 +31,7 @@ class LoadReport:
         weights_per_token: about how many each token is multiplied by; 0 where nothing asks for it.
         timings: seconds of each phase, by name.
         choices: a line for each value that was chosen for the user.
-        offload: places for blocks that leave the cache.
+        offload: places for blocks that leave the cache, and for those that other engines fetch.
     """
 
     pages: CachePages
@@ -62,9 +62,9 @@ def load_and_measure(
     times.append(time.perf_counter())
     offload = size_offload(config, pages)
     num_bytes = free.num_bytes
-    if config.cache.offload is not None:
-        of_rank = config.cache.offload.memory_bytes // config.parallel.tensor_parallel_size
-        num_bytes = max(num_bytes - device.memory_for_offload(of_rank), 0)
+    if config.cache.offload is not None or config.cache.transfer is not None:
+        in_memory = (offload.num_in_memory + offload.num_to_send) * pages.page_bytes
+        num_bytes = max(num_bytes - device.memory_for_offload(in_memory), 0)
     size = size_cache(config, pages, num_bytes, ranks.smallest)
     report = LoadReport(
         pages=pages,

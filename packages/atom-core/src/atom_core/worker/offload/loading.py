@@ -1,4 +1,4 @@
-"""`make_mover`: sizes and makes what keeps blocks that leave a rank's cache."""
+"""`make_mover`: sizes and makes what moves blocks between a rank's cache and other places."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from dataclasses import dataclass
 import torch
 
 from atom_core.config.options import ConfigError
-from atom_core.config.sections import EngineConfig
+from atom_core.config.sections import EngineConfig, OffloadConfig
 from atom_core.host_memory import available_memory
 from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.devices.protocol import WorkerDevice
 from atom_core.worker.offload.disk import DiskPages
+from atom_core.worker.offload.kept_pages import KeptPages
 from atom_core.worker.offload.mover import BlockMover
+from atom_core.worker.offload.places import HostPlaces
+from atom_core.worker.offload.protocol import BlockCarrier
 from atom_core.worker.ranks.protocol import WorkerRanks
+from atom_core.worker.transfer.factory import make_connector, num_send_places
 from atom_kernels.protocols import Caches
 
 
 @dataclass(frozen=True)
 class OffloadSize:
-    """Places of a rank for blocks that leave its cache; 0 of them where none are kept.
+    """Places of a rank for blocks that leave its cache, and for those that others fetch; 0 where none are kept.
 
     `choices` says how many there are, in words.
     """
 
     num_in_memory: int = 0
     num_on_disk: int = 0
+    num_to_send: int = 0
     choices: tuple[str, ...] = ()
 
     @property
@@ -43,8 +48,10 @@ def size_offload(config: EngineConfig, pages: CachePages) -> OffloadSize:
         ConfigError: it holds no block, or there is not as much.
     """
     offload, num_ranks = config.cache.offload, config.parallel.tensor_parallel_size
+    num_to_send = num_send_places(config, pages)
+    choices = [f"kv_transfer: {num_to_send} blocks in memory wait to be fetched, at most"] if num_to_send else []
     if offload is None:
-        return OffloadSize()
+        return OffloadSize(num_to_send=num_to_send, choices=tuple(choices))
     _check_there_is(config)
     num_in_memory = offload.memory_bytes // num_ranks // pages.page_bytes
     num_on_disk = offload.disk_bytes // num_ranks // pages.page_bytes
@@ -56,7 +63,8 @@ def size_offload(config: EngineConfig, pages: CachePages) -> OffloadSize:
     held = f"{num_in_memory} blocks in memory"
     if num_on_disk:
         held += f" and {num_on_disk} on the disk"
-    return OffloadSize(num_in_memory, num_on_disk, (f"kv_offload: {held}, of {config.cache.block_size} tokens each",))
+    choices.append(f"kv_offload: {held}, of {config.cache.block_size} tokens each")
+    return OffloadSize(num_in_memory, num_on_disk, num_to_send, tuple(choices))
 
 
 def make_mover(
@@ -68,21 +76,32 @@ def make_mover(
     device: WorkerDevice,
     ranks: WorkerRanks,
 ) -> BlockMover | None:
-    """What moves the blocks of these caches; None where none are kept elsewhere."""
+    """What moves the blocks of these caches; None where none come from elsewhere, or go there."""
     offload = config.cache.offload
-    if offload is None or not size.num_in_memory:
+    if offload is None and config.cache.transfer is None:
         return None
-    blocks = device.make_block_bytes(page_tensors(caches, pages), size.num_in_memory)
-    disk = None
-    if offload.folder is not None:
-        name = config.parallel.name_of(ranks.rank)
-        try:
-            disk = DiskPages(offload.folder, name, blocks.page_bytes)
-        except OSError as error:
-            raise ConfigError(
-                f"kv_offload_folder {offload.folder} cannot be used: {error}; give a folder that can be written"
-            ) from None
-    return BlockMover(blocks, disk, ranks)
+    num_places = size.num_in_memory + size.num_to_send
+    places = HostPlaces(device.make_block_bytes(page_tensors(caches, pages), num_places))
+    carriers: list[BlockCarrier] = []
+    if offload is not None:
+        carriers.append(KeptPages(places, _make_disk(offload, config, places, ranks)))
+    connector = make_connector(config, pages, places, ranks)
+    if connector is not None:
+        carriers.append(connector)
+    return BlockMover(places, carriers, ranks)
+
+
+def _make_disk(
+    offload: OffloadConfig, config: EngineConfig, places: HostPlaces, ranks: WorkerRanks
+) -> DiskPages | None:
+    if offload.folder is None:
+        return None
+    try:
+        return DiskPages(offload.folder, config.parallel.name_of(ranks.rank), places.page_bytes)
+    except OSError as error:
+        raise ConfigError(
+            f"kv_offload_folder {offload.folder} cannot be used: {error}; give a folder that can be written"
+        ) from None
 
 
 def page_tensors(caches: Mapping[str, Caches], pages: CachePages) -> list[torch.Tensor]:

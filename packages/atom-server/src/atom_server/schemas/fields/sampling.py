@@ -22,6 +22,7 @@ from atom_core.engine.inputs.validation import (
     MIN_REPETITION_PENALTY,
 )
 from atom_server.errors import unsupported
+from atom_server.schemas.fields.kv_transfer import KVTransfer
 from atom_server.schemas.fields.model_request import MAX_INTEGER, PromptRequest, as_list, at_most
 from atom_server.schemas.fields.strict_model import StrictModel
 from atom_server.schemas.fields.structured import ResponseFormat, StructuredOutputs
@@ -104,6 +105,9 @@ class GenerationRequest(PromptRequest):
     ] = Field([], description="Texts that are never generated.")
     response_format: ResponseFormat | None = None
     structured_outputs: Annotated[StructuredOutputs, at_most(16)] | None = None
+    kv_transfer_params: KVTransfer | None = Field(
+        None, description="One server computes the prompt, and another one goes on from it (see prefill-apart.md)."
+    )
     return_token_ids: bool = Field(False, description="Token ids of prompt and output, beside the text.")
     return_tokens_as_token_ids: bool = Field(False, description='Tokens of logprobs as "token_id:17".')
     metadata: dict[str, Any] | None = Field(None, description="Ignored.")
@@ -127,6 +131,7 @@ class GenerationRequest(PromptRequest):
             "stop_strings": self.stop or None,
             "top_k": self.top_k or -1,
             "structured_outputs": self.constraint(),
+            "kv_transfer_params": None if self.kv_transfer_params is None else self.kv_transfer_params.params(),
         }
         return SamplingParams(**(values | overrides))
 
@@ -147,5 +152,8 @@ class GenerationRequest(PromptRequest):
             raise unsupported("'structured_outputs' and 'response_format' exclude each other", "structured_outputs")
         if self.stream and self.prompt_logprobs is not None:
             raise unsupported("'prompt_logprobs' cannot be streamed; leave 'stream' out", "prompt_logprobs")
+        if self.stream and self.kv_transfer_params is not None and self.kv_transfer_params.do_remote_decode:
+            message = "'kv_transfer_params' come with a whole answer; leave 'stream' out with 'do_remote_decode'"
+            raise unsupported(message, "kv_transfer_params")
         if self.stream_options is not None and not self.stream:
             raise unsupported("'stream_options' needs \"stream\": true", "stream_options")

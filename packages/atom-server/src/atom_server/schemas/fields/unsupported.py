@@ -23,7 +23,6 @@ _REASONS = {
     "repetition_detection": "use the penalties",
     "watermarking": "there is no watermarking",
     "mm_processor_kwargs": "only text is supported",
-    "kv_transfer_params": "caches are not transferred",
     "guided_json": 'say "structured_outputs": {"json": ...} instead',
     "guided_regex": 'say "structured_outputs": {"regex": ...} instead',
     "guided_choice": 'say "structured_outputs": {"choice": ...} instead',

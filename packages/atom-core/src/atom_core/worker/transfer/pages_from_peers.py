@@ -1,0 +1,127 @@
+"""`PagesFromPeers`: fetches this rank's part of prompts that other engines have computed, into blocks of the cache."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from atom_core.kv_transfer.config import KVTransferConfig
+from atom_core.messages import BlockCopy, PeerPrompt, Transfer
+from atom_core.seldom import SeldomWarning
+from atom_core.worker.offload.places import HostPlaces
+from atom_core.worker.transfer.wire import (
+    VERSION,
+    Channel,
+    Fetch,
+    Hello,
+    Pages,
+    Received,
+    TransferError,
+    Welcome,
+    checksum_of,
+    pages_in_frame,
+    proof_of,
+)
+
+logger = logging.getLogger(__name__)
+
+# Prompts that are fetched at once: a peer that does not answer holds up none of another one.
+NUM_THREADS = 8
+
+
+class PagesFromPeers:
+    """A few threads, each of which fetches one prompt at a time. What fails or takes too long is computed here.
+
+    Args:
+        config: whom this engine trusts, and for how long it waits.
+        rank: which of the engine's parts this is; it fetches from the same rank.
+        places: the cache that pages go to.
+        layout: what pages consist of.
+    """
+
+    def __init__(self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str]) -> None:
+        self._config, self._rank, self._places, self._layout = config, rank, places, dict(layout)
+        self._warn = SeldomWarning(logger)
+        self._threads = ThreadPoolExecutor(max_workers=NUM_THREADS, thread_name_prefix="fetch")
+        self._open: set[Channel] = set()
+        self._is_closed = False
+
+    def begin(self, transfer: Transfer) -> Future[int]:
+        """Fetch in order; how many copies are right."""
+        return self._threads.submit(self._fetch, transfer)
+
+    def close(self) -> None:
+        """End what runs."""
+        self._is_closed = True
+        for channel in list(self._open):
+            channel.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _fetch(self, transfer: Transfer) -> int:
+        prompt, progress = transfer.prompt, _Progress()
+        if prompt is None:
+            return 0
+        try:
+            self._take(prompt, transfer.copies, progress)
+        except (TransferError, OSError) as error:
+            if transfer.copies and not self._is_closed:
+                self._warn(
+                    f"a prompt could not be fetched from {prompt.host}:{prompt.port + self._rank}, and is computed "
+                    f"here: {error}"
+                )
+        except Exception:
+            logger.exception("a prompt could not be fetched, and is computed here")
+        return progress.num_done
+
+    def _take(self, prompt: PeerPrompt, copies: Sequence[BlockCopy], progress: _Progress) -> None:
+        timeout = self._config.timeout
+        address = (prompt.host, prompt.port + self._rank)
+        channel = Channel(socket.create_connection(address, timeout=timeout), timeout)
+        self._open.add(channel)
+        try:
+            if self._is_closed:
+                return
+            self._ask(channel, prompt, copies)
+            self._receive(channel, [copy.target for copy in copies], progress)
+            channel.send(Received())
+        finally:
+            self._open.discard(channel)
+            channel.close()
+
+    def _ask(self, channel: Channel, prompt: PeerPrompt, copies: Sequence[BlockCopy]) -> None:
+        hello, secret = Hello(VERSION, os.urandom(32)), self._config.secret
+        channel.send(hello)
+        welcome = channel.receive()
+        if not isinstance(welcome, Welcome):
+            raise TransferError(f"the peer says {type(welcome).__name__}, and Welcome is expected")
+        if not hmac.compare_digest(welcome.proof, proof_of(secret, b"sends", hello, welcome.nonce)):
+            raise TransferError("the secrets of the two engines differ: give both the same secret_file")
+        proof = proof_of(secret, b"fetches", hello, welcome.nonce)
+        positions = [copy.source for copy in copies]
+        channel.send(Fetch(proof, self._layout, prompt.engine_id, prompt.key, prompt.digest, positions))
+
+    def _receive(self, channel: Channel, block_ids: Sequence[int], progress: _Progress) -> None:
+        count = pages_in_frame(self._places.page_bytes)
+        for start in range(0, len(block_ids), count):
+            part = block_ids[start : start + count]
+            pages = np.empty((len(part), self._places.page_bytes), np.uint8)
+            frame = channel.receive(pages.reshape(-1).data, time.monotonic() + self._config.timeout)
+            if not isinstance(frame, Pages) or frame.count != len(part):
+                raise TransferError(f"the peer says {type(frame).__name__}, and {len(part)} pages are expected")
+            if frame.checksum != checksum_of(pages):
+                raise TransferError("what came is damaged")
+            self._places.load(pages, part)
+            progress.num_done += len(part)
+
+
+class _Progress:
+    """How many pages are in the cache."""
+
+    num_done = 0

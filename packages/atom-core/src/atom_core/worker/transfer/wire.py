@@ -1,0 +1,173 @@
+"""What two engines say to each other when blocks travel: frames of a header and raw bytes. Never pickle.
+
+A frame is the lengths of both as two little-endian uint32, a header in MessagePack, and the bytes. The fetching side
+begins with `Hello`, is answered by `Welcome`, and asks by `Fetch`; `Pages` come, and it ends by `Received`. `Refused`
+ends all of it. Where there is a secret, both prove that they know it, over the numbers that both have drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+import struct
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+import xxhash
+
+VERSION = 1
+MAX_HEADER = 1 << 20
+# Bytes of pages in a frame, unless a single page is larger.
+FRAME_BYTES = 8 << 20
+_LENGTHS = struct.Struct("<II")
+
+
+class TransferError(Exception):
+    """Why a transfer cannot go on, in words."""
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The first word of the side that fetches; `nonce` is drawn anew each time."""
+
+    version: int
+    nonce: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The answer: another drawn number, and the proof that this side knows the secret."""
+
+    nonce: bytes
+    proof: bytes
+
+
+class Fetch(msgspec.Struct, frozen=True, tag=True):
+    """Asks for blocks of a prompt, by their positions; none where it is not needed.
+
+    `proof` is that of the fetching side; `layout` says what its pages consist of, by the name of each fact.
+    """
+
+    proof: bytes
+    layout: dict[str, str]
+    engine_id: str
+    key: str
+    digest: bytes
+    positions: list[int]
+
+
+class Pages(msgspec.Struct, frozen=True, tag=True):
+    """The next so many pages, whose bytes follow; `checksum` is that of all of them."""
+
+    count: int
+    checksum: bytes
+
+
+class Received(msgspec.Struct, frozen=True, tag=True):
+    """All that was asked for is there, and right."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """Nothing comes."""
+
+    reason: str
+
+
+Message = Hello | Welcome | Fetch | Pages | Received | Refused
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Message)
+
+
+def proof_of(secret: bytes, side: bytes, hello: Hello, nonce: bytes) -> bytes:
+    """That a side knows the secret; empty without one."""
+    if not secret:
+        return b""
+    return hmac.digest(secret, side + hello.nonce + nonce, "sha256")
+
+
+def pages_in_frame(page_bytes: int) -> int:
+    """Pages that come in one frame, if so many are left."""
+    return max(FRAME_BYTES // page_bytes, 1)
+
+
+def checksum_of(pages: Iterable[np.ndarray]) -> bytes:
+    """By which a damaged frame is found out."""
+    checksum = xxhash.xxh3_128()
+    for page in pages:
+        checksum.update(page.data)
+    return checksum.digest()
+
+
+class Channel:
+    """A connection. Every frame has to come, or to go, within `timeout` seconds.
+
+    Raises:
+        TransferError: the peer says something else than is expected, or refuses.
+        OSError: the connection has ended, or the time is up.
+    """
+
+    def __init__(self, connection: socket.socket, timeout: float) -> None:
+        self._socket, self._timeout = connection, timeout
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, message: Message, payload: Sequence[memoryview] = ()) -> None:
+        """Send a frame; the bytes are not copied."""
+        header = _ENCODER.encode(message)
+        if len(header) > MAX_HEADER:
+            raise TransferError(f"a header of {len(header)} bytes is longer than {MAX_HEADER}")
+        until = time.monotonic() + self._timeout
+        lengths = _LENGTHS.pack(len(header), sum(part.nbytes for part in payload))
+        for part in (memoryview(lengths + header), *payload):
+            self._send_all(part, until)
+
+    def receive(self, payload: memoryview | None = None, until: float | None = None) -> Message:
+        """The next header, and its bytes into `payload`, as many as there are."""
+        until = time.monotonic() + self._timeout if until is None else until
+        lengths = bytearray(_LENGTHS.size)
+        self._receive_into(memoryview(lengths), until)
+        header_bytes, num_bytes = _LENGTHS.unpack(lengths)
+        room = 0 if payload is None else payload.nbytes
+        if header_bytes > MAX_HEADER or num_bytes > room:
+            raise TransferError(
+                f"a frame of {header_bytes} + {num_bytes} bytes came; it may have {MAX_HEADER} + {room}"
+            )
+        header = bytearray(header_bytes)
+        self._receive_into(memoryview(header), until)
+        if payload is not None and num_bytes:
+            self._receive_into(payload[:num_bytes], until)
+        try:
+            message = _DECODER.decode(header)
+        except msgspec.DecodeError as error:
+            raise TransferError(f"a header came that says nothing: {error}") from None
+        if isinstance(message, Refused):
+            raise TransferError(message.reason)
+        return message
+
+    def close(self) -> None:
+        """End the connection, whoever waits for it."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _send_all(self, part: memoryview, until: float) -> None:
+        left = part.cast("B")
+        while left.nbytes:
+            self._socket.settimeout(_seconds_to(until))
+            left = left[self._socket.send(left) :]
+
+    def _receive_into(self, view: memoryview, until: float) -> None:
+        left = view.cast("B")
+        while left.nbytes:
+            self._socket.settimeout(_seconds_to(until))
+            count = self._socket.recv_into(left)
+            if not count:
+                raise ConnectionResetError("the peer has ended the connection")
+            left = left[count:]
+
+
+def _seconds_to(until: float) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the peer took too long")
+    return left

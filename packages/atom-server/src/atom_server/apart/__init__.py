@@ -1,0 +1,1 @@
+"""A front of two kinds of servers: some compute prompts, others go on from them."""
