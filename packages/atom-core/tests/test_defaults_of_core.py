@@ -89,7 +89,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "errors.InvalidRequestError.__init__": {"code": "invalid_value"},
     "executor.processes.rank_processes.RankProcesses.__init__": {"first_device": 0, "num_stages": 1},
     "executor.processes.rank_processes.RankProcesses.close": {"grace": 5.0},
-    "executor.processes.wire.Join": {"first_device": 0, "num_stages": 1},
     "executor.processes.wire.Failed": {"lost_others": False},
     "kv_cache.block_pool.BlockPool.allocate": {"room": 0},
     "kv_cache.block_table.BlockTable.__init__": {"salt": "", "num_groups": 1},

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from atom_core.worker.ranks import peers
+from atom_core.worker.ranks.meeting import Place
 from atom_core.worker.ranks.peers import share_memory
 from atom_kernels.platform import Platform, use_platform
 from atom_kernels.protocols import NoPeers, PeerMemory
@@ -16,8 +17,11 @@ def same(number: int) -> int:
     return number
 
 
-def shared(device: str = "cuda", devices: tuple[int, ...] = (0, 1), smallest=same) -> PeerMemory | NoPeers:
-    return share_memory(0, len(devices), device=device, devices=devices, group="0", smallest=smallest)
+def shared(
+    device: str = "cuda", devices: tuple[int, ...] = (0, 1), hosts: tuple[str, ...] = ("", "", "", ""), smallest=same
+) -> PeerMemory | NoPeers:
+    places = tuple(map(Place, hosts, devices))
+    return share_memory(0, device=device, places=places, group="0", smallest=smallest)
 
 
 @pytest.fixture
@@ -33,6 +37,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch):
 
 def test_gpus_that_reach_each_other_share_memory(two_gpus: PeerMemory):
     assert shared() is two_gpus
+
+
+def test_ranks_on_several_nodes_exchange_by_nccl(two_gpus: PeerMemory):
+    assert shared(hosts=("10.0.0.1", "10.0.0.2")).reason == "the ranks are on 2 nodes"
 
 
 def test_ranks_on_cpus_exchange_by_gloo():

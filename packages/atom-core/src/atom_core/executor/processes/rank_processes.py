@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from atom_core import settings
 from atom_core.errors import EngineStartError
-from atom_core.executor.processes.rank_process import RankProcess, this_python
+from atom_core.executor.launchers.protocol import Launcher, RanksWanted
+from atom_core.executor.launchers.this_host import HostLauncher
+from atom_core.executor.processes.rank_link import RankLink
 from atom_core.executor.processes.wire import Join, Leave, Sample, ToRank, encode
 from atom_core.failure import Failure
+from atom_core.worker.ranks.meeting import Meeting
 
-WORKER = this_python("atom_core.executor.processes.worker")
 # Ranks that lose another one may say so before its own end is seen: so long is waited for the first cause.
 GATHER_SECONDS = 0.3
 LEAVE_SECONDS = 5.0
 
 
 class RankProcesses:
-    """Ranks that find each other in a file without a name, which they inherit: no path, no port, nothing to remove.
-
-    One that ends takes the others along. They end with this process too, however it ends.
+    """The ranks of an engine. One that ends takes the others along.
 
     Args:
         size: how many there are.
         device: "cpu" or "cuda".
         num_threads: threads of each rank.
-        first_device: the number of rank 0's device.
+        first_device: the number of rank 0's device, where all are on this host.
         num_stages: the stages of which each has an equal number of them.
-        command: runs a rank, with the number of a descriptor as its last argument.
+        launcher: places and starts them; unset starts them on this host.
 
     Raises:
-        EngineStartError: one ended before all had met.
+        OSError, EngineStartError: they cannot be started, or one ended before all had met.
     """
 
     def __init__(
@@ -45,24 +42,22 @@ class RankProcesses:
         num_threads: int,
         first_device: int = 0,
         num_stages: int = 1,
-        command: Sequence[str] = WORKER,
+        launcher: Launcher | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._ends: list[tuple[bool, Failure]] = []
         self._failure: Failure | None = None
         self._is_leaving = False
-        self._ranks = [RankProcess(rank, self._ended) for rank in range(size)]
-        environment = settings.rank_environment(num_threads)
-        store = os.memfd_create("atom-ranks")
+        self._launcher = launcher or HostLauncher()
+        started, store = self._launcher.start(RanksWanted(size, device, num_threads, first_device))
+        self._ranks = [RankLink(number, rank, self._ended) for number, rank in enumerate(started)]
         try:
             for rank in self._ranks:
-                rank.start(command, inherits=store, environment=environment)
-            place = f"/proc/self/fd/{store}"
-            joins = [
-                Join(rank.rank, size, device, place, os.getpid(), first_device, num_stages) for rank in self._ranks
-            ]
-            self._sampling = joins[0].first_that_samples
-            joined = [rank.ask(encode(join)) for rank, join in zip(self._ranks, joins, strict=True)]
+                rank.watch()
+            places = tuple(rank.place for rank in started)
+            meeting = Meeting(places, store, num_stages)
+            self._sampling = meeting.first_that_samples
+            joined = [rank.ask(encode(Join(rank.rank, device, meeting))) for rank in self._ranks]
             for answer in joined:
                 answer.result()
         except BaseException as error:
@@ -70,8 +65,6 @@ class RankProcesses:
             if self._failure is None:
                 raise
             raise EngineStartError(self._failure) from error
-        finally:
-            os.close(store)
 
     @property
     def failure(self) -> Failure | None:
@@ -86,12 +79,12 @@ class RankProcesses:
     @property
     def stopped(self) -> tuple[int, ...]:
         """The ranks that a signal has stopped, for which the others wait. For any thread."""
-        return tuple(rank.rank for rank in self._ranks if rank.is_stopped)
+        return tuple(rank.rank for rank in self._ranks if rank.started.is_stopped)
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes, by rank."""
-        return [rank.pid for rank in self._ranks if rank.pid is not None]
+        """The ids of the processes that are on this host, by rank."""
+        return [pid for rank in self._ranks if (pid := rank.started.pid) is not None]
 
     def tell(self, message: ToRank) -> None:
         """Send a message to all, which none answers."""
@@ -131,6 +124,7 @@ class RankProcesses:
             rank.wait(LEAVE_SECONDS)
             rank.close()
             rank.fail(Failure("engine", "the ranks have been closed"))
+        self._launcher.close()
 
     def _ended(self, failure: Failure, lost_others: bool) -> None:
         """Called from the threads of ranks."""
@@ -153,4 +147,4 @@ class RankProcesses:
 
     def _kill(self) -> None:
         for rank in self._ranks:
-            rank.kill()
+            rank.started.kill()

@@ -11,29 +11,17 @@ import msgspec
 from atom_core.config.sections import EngineConfig
 from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.ranks.meeting import Meeting
 from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import GroupSpec, Pages, Slots
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """The first message: which rank the process is, and where the ranks find each other; `Joined` follows.
-
-    On GPUs rank 0 has the device `first_device`, and the others those after it. `parent_id` is the id of the process
-    that started it, with which it ends. The ranks of each of `num_stages` follow those of the stage before it.
-    """
+    """The first message: which rank the process is, on what device, and where it meets the others; `Joined` follows."""
 
     rank: int
-    size: int
     device: str
-    store_path: str
-    parent_id: int
-    first_device: int = 0
-    num_stages: int = 1
-
-    @property
-    def first_that_samples(self) -> int:
-        """The first rank of the last stage, all of whose ranks sample."""
-        return self.size - self.size // self.num_stages
+    meeting: Meeting
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):

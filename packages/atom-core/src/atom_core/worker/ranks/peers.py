@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_core.worker.ranks.meeting import Place
 from atom_kernels.platform import detect_platform
 from atom_kernels.protocols import NoPeers, PeerMemory
 from atom_kernels.reduce.buffers import GROUP_SIZES, MAX_BYTES, BufferLayout
@@ -17,23 +18,23 @@ logger = logging.getLogger(__name__)
 
 
 def share_memory(
-    rank: int, size: int, *, device: str, devices: tuple[int, ...], group: str, smallest: Callable[[int], int]
+    rank: int, *, device: str, places: tuple[Place, ...], group: str, smallest: Callable[[int], int]
 ) -> PeerMemory | NoPeers:
     """Memory among ranks, each of which calls this with all others; either all of them get it, or none.
 
     Args:
         device: "cpu" or "cuda".
-        devices: the number of each rank's GPU.
+        places: where each rank is.
         group: what torch.distributed calls the ranks.
         smallest: the smallest of the numbers that ranks give.
     """
     if device != "cuda":
         return NoPeers("ranks on CPUs exchange by gloo")
-    reason = _why_not(rank, devices)
+    reason = _why_not(rank, places)
     if not smallest(int(reason is None)):
         return _without(reason or "another rank cannot share its memory")
     try:
-        peers: PeerMemory | NoPeers = _meet(rank, size, devices[rank], group)
+        peers: PeerMemory | NoPeers = _meet(rank, len(places), places[rank].device, group)
     except (RuntimeError, TypeError, AttributeError) as error:  # its API is not settled
         peers = _without(f"torch's symmetric memory failed: {' '.join(str(error).split())}")
     # Nobody writes to a buffer before its owner has filled it with zeros.
@@ -43,16 +44,19 @@ def share_memory(
     return peers if isinstance(peers, NoPeers) else _without("another rank could not share its memory")
 
 
-def _why_not(rank: int, devices: tuple[int, ...]) -> str | None:
-    platform, own = detect_platform(), devices[rank]
+def _why_not(rank: int, places: tuple[Place, ...]) -> str | None:
+    platform, own = detect_platform(), places[rank].device
     if peer_sums_disabled():
         return "ATOM_DISABLE_PEER_SUMS is set"
     if platform.vendor != "nvidia":
         return f"kernels over peers' memory are for NVIDIA GPUs, this is {platform.arch}"
     if reason := platform.why_not("triton"):
         return reason
-    if len(devices) not in GROUP_SIZES:
-        return f"kernels are written for {', '.join(map(str, GROUP_SIZES))} ranks, not {len(devices)}"
+    if len(places) not in GROUP_SIZES:
+        return f"kernels are written for {', '.join(map(str, GROUP_SIZES))} ranks, not {len(places)}"
+    if len(hosts := {place.host for place in places}) > 1:
+        return f"the ranks are on {len(hosts)} nodes"
+    devices = [place.device for place in places]
     apart = [other for other in devices if other != own and not torch.cuda.can_device_access_peer(own, other)]
     if apart:
         return f"GPU {own} cannot reach the memory of GPU {apart[0]}"

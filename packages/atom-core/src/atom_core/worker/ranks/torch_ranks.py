@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from atom_core.worker.devices.factory import device_of
+from atom_core.worker.ranks.meeting import Meeting, Place
 from atom_core.worker.ranks.peers import share_memory
 from atom_kernels.protocols import SINGLE_RANK, Collectives, NoPeers, PeerMemory
 from atom_models.groups import Groups, Stage
@@ -18,22 +19,18 @@ class TorchRanks:
     """`WorkerRanks` of this process; the process can join ranks once.
 
     Args:
-        store_path: a file that all ranks, and nobody else, can open: they find each other in it.
-        rank, size: this process's number, and how many there are.
+        meeting: where the ranks are, and where they find each other.
+        rank: this process's number.
         device: "cpu" or "cuda".
-        first_device: the number of rank 0's GPU, where there are GPUs; the others have those after it.
-        num_stages: stages of equal numbers of ranks, one after the other.
     """
 
-    def __init__(
-        self, store_path: str, rank: int, size: int, *, device: str, first_device: int = 0, num_stages: int = 1
-    ) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, meeting: Meeting, rank: int, *, device: str) -> None:
+        self.rank, self.size = rank, meeting.size
         own = device_of(device)
-        own.take(first_device + rank)
-        store = dist.FileStore(store_path, size)  # pyright: ignore[reportPrivateImportUsage]
-        dist.init_process_group(own.collectives, store=store, rank=rank, world_size=size)
-        self._width = size // num_stages
+        own.take(meeting.places[rank].device)
+        store, num_stages = _open(meeting), meeting.num_stages
+        dist.init_process_group(own.collectives, store=store, rank=rank, world_size=self.size)
+        self._width = self.size // num_stages
         stage = Stage(rank // self._width, num_stages)
         self.groups = Groups(_tensor_ranks(rank, self._width, num_stages), stage)
         self._given: tuple[Any, torch.Tensor] | None = None
@@ -42,8 +39,8 @@ class TorchRanks:
         tensor_ranks = self.groups.tensor
         tensor_ranks.all_reduce(something)
         if isinstance(tensor_ranks, TensorRanks):
-            first = first_device + rank - tensor_ranks.rank
-            tensor_ranks.share_memory(device, tuple(range(first, first + self._width)), self.smallest)
+            first = rank - tensor_ranks.rank
+            tensor_ranks.share_memory(device, meeting.places[first : first + self._width], self.smallest)
         if not stage.is_first:
             self.take(something)
         if not stage.is_last:
@@ -86,11 +83,9 @@ class TensorRanks:
         self._name: str = self._group.group_name
         self.peers: PeerMemory | NoPeers = NoPeers("these ranks have not met")
 
-    def share_memory(self, device: str, devices: tuple[int, ...], smallest: Callable[[int], int]) -> None:
+    def share_memory(self, device: str, places: tuple[Place, ...], smallest: Callable[[int], int]) -> None:
         """Meet the other ranks' memory, if all ranks of all groups can (see `share_memory` in peers.py)."""
-        self.peers = share_memory(
-            self.rank, self.size, device=device, devices=devices, group=self._name, smallest=smallest
-        )
+        self.peers = share_memory(self.rank, device=device, places=places, group=self._name, smallest=smallest)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, of x's shape and dtype; x, which no caller needs afterwards, may be overwritten."""
@@ -111,6 +106,11 @@ class TensorRanks:
 
     def _wait(self, started: torch.Tensor) -> torch.Tensor:
         return torch.ops._c10d_functional.wait_tensor(started)
+
+
+def _open(meeting: Meeting) -> Any:
+    """The store of torch.distributed in which the ranks find each other."""
+    return dist.FileStore(meeting.store.path, meeting.size)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _tensor_ranks(rank: int, width: int, num_stages: int) -> Collectives:
