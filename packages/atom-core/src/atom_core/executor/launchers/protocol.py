@@ -62,8 +62,8 @@ class StartedRank(Protocol):
 class Launcher(Protocol):
     """Starts the ranks of one engine, once."""
 
-    def start(self, wanted: RanksWanted) -> tuple[Sequence[StartedRank], StoreFile]:
-        """Start a process for each rank: by rank, with the file where they find each other.
+    def start(self, wanted: RanksWanted) -> tuple[Sequence[StartedRank], StoreFile | None]:
+        """Start a process for each rank: by rank, with the file where they find each other; None without such a file.
 
         Raises:
             OSError, EngineStartError: they cannot be started; none is left.

@@ -32,11 +32,13 @@ class RankLink:
         on_end: told once, when it ends or says that it will.
 
     Attributes:
+        name: what people call it: its number, and its node where that is another one.
         is_preparing: a capture or a compilation runs.
     """
 
     def __init__(self, rank: int, started: StartedRank, on_end: OnEnd) -> None:
         self.rank, self.started, self.is_preparing = rank, started, False
+        self.name = f"rank {rank}" + (f" on {started.place.host}" if started.place.host else "")
         self._on_end = on_end
         self._channel = Channel(started.end)
         self._lock = threading.Lock()
@@ -86,16 +88,18 @@ class RankLink:
         self._channel.close()
 
     def _listen(self) -> None:
-        while (data := self._channel.receive()) is not None:
+        while True:
             try:
+                if (data := self._channel.receive()) is None:
+                    return
                 message = decode_from_rank(data)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, ConnectionError) as error:
                 # Nobody knows what it answers, so its caller would wait for ever.
-                self._end(Failure("engine", f"a message of rank {self.rank} cannot be read: {error}"))
+                self._end(Failure("engine", f"a message of {self.name} cannot be read: {error}"))
                 return
             match message:
                 case Failed(failure, lost_others):
-                    self._end(Failure(failure.kind, f"rank {self.rank}: {failure.cause}", failure.trace), lost_others)
+                    self._end(Failure(failure.kind, f"{self.name}: {failure.cause}", failure.trace), lost_others)
                 case Preparing(is_preparing):
                     self.is_preparing = is_preparing
                 case _:
@@ -106,7 +110,7 @@ class RankLink:
 
     def _process_ended(self, ended: Future[str]) -> None:
         self._listener.join(LAST_WORDS_SECONDS)
-        self._end(Failure("engine", f"rank {self.rank} {ended.result()}"))
+        self._end(Failure("engine", f"{self.name} {ended.result()}"))
 
     def _end(self, failure: Failure, lost_others: bool = False) -> None:
         with self._lock:

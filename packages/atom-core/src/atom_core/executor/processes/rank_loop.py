@@ -20,6 +20,7 @@ import numpy as np
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
 from atom_core.errors import ProfilerError
+from atom_core.executor.launchers.connections import listen
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import (
     Answer,
@@ -28,6 +29,7 @@ from atom_core.executor.processes.wire import (
     FromRank,
     Join,
     Joined,
+    KeepStore,
     Leave,
     Load,
     Loaded,
@@ -40,6 +42,7 @@ from atom_core.executor.processes.wire import (
     Sample,
     Sampled,
     Sleep,
+    StoreKept,
     ToRank,
     WakeUp,
     decode_to_rank,
@@ -75,8 +78,12 @@ def run_rank(join_ranks: JoinRanks, make_runner: MakeRunner) -> NoReturn:
     descriptor, parent_id = map(int, sys.argv[-2:])
     _die_with(parent_id)
     channel = Channel(socket.socket(fileno=descriptor))
-    data = channel.receive()
-    join = None if data is None else decode_to_rank(data)
+    join = _first_message(channel)
+    if isinstance(join, KeepStore):
+        with listen(join.host) as listener:
+            port, descriptor = listener.getsockname()[1], os.dup(listener.fileno())
+        channel.send(encode(StoreKept(port, descriptor)))
+        join = _first_message(channel)
     if not isinstance(join, Join):
         _leave(1)
     _set_up_log(join.rank)
@@ -210,6 +217,11 @@ class _Rank:
         except ProfilerError as error:
             return str(error)
         return None
+
+
+def _first_message(channel: Channel) -> ToRank | None:
+    data = channel.receive()
+    return None if data is None else decode_to_rank(data)
 
 
 def _words(masks: Mapping[str, bytes] | None) -> Masks | None:

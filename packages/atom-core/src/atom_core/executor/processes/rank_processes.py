@@ -10,9 +10,9 @@ from atom_core.errors import EngineStartError
 from atom_core.executor.launchers.protocol import Launcher, RanksWanted
 from atom_core.executor.launchers.this_host import HostLauncher
 from atom_core.executor.processes.rank_link import RankLink
-from atom_core.executor.processes.wire import Join, Leave, Sample, ToRank, encode
+from atom_core.executor.processes.wire import Join, KeepStore, Leave, Sample, StoreKept, ToRank, encode
 from atom_core.failure import Failure
-from atom_core.worker.ranks.meeting import Meeting
+from atom_core.worker.ranks.meeting import Meeting, StoreAddress
 
 # Ranks that lose another one may say so before its own end is seen: so long is waited for the first cause.
 GATHER_SECONDS = 0.3
@@ -55,7 +55,7 @@ class RankProcesses:
             for rank in self._ranks:
                 rank.watch()
             places = tuple(rank.place for rank in started)
-            meeting = Meeting(places, store, num_stages)
+            meeting = Meeting(places, store or self._keep_store(places[0].host), num_stages)
             self._sampling = meeting.first_that_samples
             joined = [rank.ask(encode(Join(rank.rank, device, meeting))) for rank in self._ranks]
             for answer in joined:
@@ -125,6 +125,10 @@ class RankProcesses:
             rank.close()
             rank.fail(Failure("engine", "the ranks have been closed"))
         self._launcher.close()
+
+    def _keep_store(self, host: str) -> StoreAddress:
+        kept: StoreKept = self._ranks[0].ask(encode(KeepStore(host))).result()
+        return StoreAddress(host, kept.port, kept.descriptor)
 
     def _ended(self, failure: Failure, lost_others: bool) -> None:
         """Called from the threads of ranks."""

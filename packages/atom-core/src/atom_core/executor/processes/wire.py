@@ -16,8 +16,14 @@ from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import GroupSpec, Pages, Slots
 
 
+class KeepStore(msgspec.Struct, frozen=True, tag=True):
+    """Listen at an address of the rank's host, for the store in which ranks find each other; `StoreKept` follows."""
+
+    host: str
+
+
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """The first message: which rank the process is, on what device, and where it meets the others; `Joined` follows."""
+    """Which rank the process is, on what device, and where it meets the others; `Joined` follows."""
 
     rank: int
     device: str
@@ -67,6 +73,13 @@ class WakeUp(msgspec.Struct, frozen=True, tag=True):
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """End the process."""
+
+
+class StoreKept(msgspec.Struct, frozen=True, tag=True):
+    """Where the rank listens, as `StoreAddress` has it."""
+
+    port: int
+    descriptor: int
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
@@ -153,8 +166,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     lost_others: bool = False
 
 
-ToRank = Join | Load | Forward | Sample | Prepare | Profile | Sleep | WakeUp | Leave
-Answer = Joined | Loaded | Sampled | Prepared | Profiled | Rested
+ToRank = KeepStore | Join | Load | Forward | Sample | Prepare | Profile | Sleep | WakeUp | Leave
+Answer = StoreKept | Joined | Loaded | Sampled | Prepared | Profiled | Rested
 FromRank = Answer | Preparing | Failed
 
 

@@ -23,6 +23,19 @@ class StoreFile(msgspec.Struct, frozen=True, tag=True):
     path: str
 
 
+class StoreAddress(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 keeps a store, of torch.distributed, at an address of its node.
+
+    Attributes:
+        host, port: the address.
+        descriptor: the number, in rank 0's process, of the socket that listens there.
+    """
+
+    host: str
+    port: int
+    descriptor: int
+
+
 class Meeting(msgspec.Struct, frozen=True):
     """What a rank needs to join the others.
 
@@ -33,7 +46,7 @@ class Meeting(msgspec.Struct, frozen=True):
     """
 
     places: tuple[Place, ...]
-    store: StoreFile
+    store: StoreFile | StoreAddress
     num_stages: int = 1
 
     @property

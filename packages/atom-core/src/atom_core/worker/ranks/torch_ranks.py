@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from atom_core.worker.devices.factory import device_of
-from atom_core.worker.ranks.meeting import Meeting, Place
+from atom_core.worker.ranks.meeting import Meeting, Place, StoreFile
 from atom_core.worker.ranks.peers import share_memory
 from atom_kernels.protocols import SINGLE_RANK, Collectives, NoPeers, PeerMemory
 from atom_models.groups import Groups, Stage
@@ -28,7 +28,7 @@ class TorchRanks:
         self.rank, self.size = rank, meeting.size
         own = device_of(device)
         own.take(meeting.places[rank].device)
-        store, num_stages = _open(meeting), meeting.num_stages
+        store, num_stages = _open(meeting, rank), meeting.num_stages
         dist.init_process_group(own.collectives, store=store, rank=rank, world_size=self.size)
         self._width = self.size // num_stages
         stage = Stage(rank // self._width, num_stages)
@@ -108,9 +108,14 @@ class TensorRanks:
         return torch.ops._c10d_functional.wait_tensor(started)
 
 
-def _open(meeting: Meeting) -> Any:
+def _open(meeting: Meeting, rank: int) -> Any:
     """The store of torch.distributed in which the ranks find each other."""
-    return dist.FileStore(meeting.store.path, meeting.size)  # pyright: ignore[reportPrivateImportUsage]
+    store = meeting.store
+    if isinstance(store, StoreFile):
+        return dist.FileStore(store.path, meeting.size)  # pyright: ignore[reportPrivateImportUsage]
+    # Left to itself the store would listen on every network of the host.
+    listening = {"is_master": True, "master_listen_fd": store.descriptor} if rank == 0 else {}
+    return dist.TCPStore(store.host, store.port, meeting.size, **listening)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _tensor_ranks(rank: int, width: int, num_stages: int) -> Collectives:
