@@ -41,6 +41,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "data_parallel_rank": 0,
         "pipeline_parallel_size": 1,
         "enable_expert_parallel": False,
+        "executor_backend": "mp",
     },
     "config.sections.CompileConfig": {
         "level": 0,
@@ -87,6 +88,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "engine.replicas.status.EngineStatus": {"num_restarts": 0},
     "engine.startup.resolve": {"data_parallel_rank": 0},
     "errors.InvalidRequestError.__init__": {"code": "invalid_value"},
+    "executor.launchers.connections.listen": {"port": 0},
+    "executor.launchers.doorway.Doorway.__init__": {"port": 0},
+    "executor.launchers.handshake.prove_as_engine": {"seconds": 5.0},
+    "executor.launchers.handshake.prove_as_host": {"seconds": 5.0},
     "executor.processes.rank_processes.RankProcesses.__init__": {"first_device": 0, "num_stages": 1},
     "executor.processes.rank_processes.RankProcesses.close": {"grace": 5.0},
     "executor.processes.wire.Failed": {"lost_others": False},

@@ -121,6 +121,8 @@ def ray_address() -> str | None:
 def prepare_ray() -> None:
     """Before Ray is imported, have it report to nobody, unless ``RAY_USAGE_STATS_ENABLED`` says so.
 
+    ``RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO`` is 0 unless it is set: actors without GPUs keep the variables that name GPUs.
+
     A cluster of this host alone, which Ray starts for us, listens on the loopback interface, since
     ``RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER`` is 0, by which other systems are kept from networks. It asks for a token of
     its own, unless ``RAY_AUTH_MODE`` says otherwise or ``RAY_AUTH_TOKEN`` is another. Nothing is changed about that

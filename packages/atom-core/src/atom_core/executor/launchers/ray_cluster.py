@@ -3,6 +3,7 @@
 This is one of the files that import Ray; it and its actors are made only where that is asked for.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,6 @@
 """`RankHost`: the actor in which Ray starts a rank, on whichever node it has chosen. Torch-free."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from typing import NamedTuple

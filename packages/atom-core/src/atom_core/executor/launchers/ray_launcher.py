@@ -1,5 +1,6 @@
 """`RayLauncher`: ranks that Ray places on its nodes and starts there. Steps go over our own connections."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import contextlib
