@@ -122,9 +122,11 @@ class Cluster:
 
     def revive(self) -> None:
         """Start a node on each host that has none."""
-        for host in self._hosts[1:]:
-            if not host.pids():
-                self._start(host, f"--address={self.address}")
+        without = [host for host in self._hosts[1:] if not host.pids()]
+        if without:
+            self._wait(len(self._hosts) - len(without))  # Ray may take a node that is gone for one that is there
+        for host in without:
+            self._start(host, f"--address={self.address}")
         self._wait(len(self._hosts))
 
     def _start(self, host: Host, *words: str) -> None:

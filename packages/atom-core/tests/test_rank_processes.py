@@ -36,6 +36,7 @@ from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, 
 from atom_core.scheduler import SchedulerConfig
 from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import CacheFormat, Pages, Slots
+from hosted_ranks import LoopbackLauncher
 
 QUIET = [sys.executable, quiet_rank.__file__]
 STEP = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [[0]], 1)], [], [])
@@ -184,6 +185,14 @@ def test_a_rank_that_lost_another_one_is_not_the_cause(start_ranks: StartRanks, 
     monkeypatch.setattr(rank_processes, "GATHER_SECONDS", 2.0)
     with pytest.raises(EngineStartError, match="rank 1: RuntimeError: the device is on fire"):
         executor_on(start_ranks(), make_config("load all is lost")).start()
+
+
+def test_the_end_of_a_rank_on_another_node_is_waited_for_though_others_tell_of_it_first(monkeypatch):
+    monkeypatch.setattr(rank_processes, "GATHER_SECONDS", 0.0)
+    ranks = RankProcesses(2, device="cpu", num_threads=1, launcher=LoopbackLauncher(QUIET))
+    with pytest.raises(EngineStartError, match="rank 1 on 127.0.0.1: RuntimeError: the device is on fire"):
+        executor_on(ranks, make_config("load all is lost")).start()
+    ranks.close()
 
 
 def test_ranks_with_caches_of_different_sizes_are_refused(sound: RankProcesses):

@@ -91,8 +91,8 @@ class RayCluster:
             remove_placement_group(group)
         free = self._ray.available_resources().get(resource, 0)
         raise EngineStartError(
-            f"the Ray cluster has no room for {size} ranks, which take a {resource} each: {len(counts)} nodes have "
-            f"{sum(counts):g}, of which {free:g} are free"
+            f"the Ray cluster has no room for {size} ranks, which take a {resource} each: of {sum(counts):g} on "
+            f"{len(counts)} node{'s' * (len(counts) != 1)} {free:g} are free"
         )
 
     def close(self) -> None:

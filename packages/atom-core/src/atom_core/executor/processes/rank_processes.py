@@ -16,6 +16,8 @@ from atom_core.worker.ranks.meeting import Meeting, StoreAddress
 
 # Ranks that lose another one may say so before its own end is seen: so long is waited for the first cause.
 GATHER_SECONDS = 0.3
+# A node that is lost is noticed so late, and ranks that exchange with it may notice it before.
+LOST_NODE_SECONDS = 4.2
 LEAVE_SECONDS = 5.0
 
 
@@ -134,17 +136,20 @@ class RankProcesses:
         """Called from the threads of ranks."""
         with self._lock:
             self._ends.append((lost_others, failure))
-            is_first = len(self._ends) == 1
-        if is_first and not self._is_leaving:
-            timer = threading.Timer(GATHER_SECONDS, self._conclude)
+            is_first_of_its_kind = [lost for lost, _ in self._ends].count(lost_others) == 1
+        if is_first_of_its_kind and not self._is_leaving:
+            has_other_nodes = any(rank.started.place.host for rank in self._ranks)
+            patience = LOST_NODE_SECONDS if lost_others and has_other_nodes else GATHER_SECONDS
+            timer = threading.Timer(patience, self._conclude)
             timer.daemon = True
             timer.start()
 
     def _conclude(self) -> None:
         """The cause is the first end, but for those that only lost others."""
         with self._lock:
-            failure = min(self._ends, key=lambda end: end[0])[-1]
-        self._failure = failure
+            if self._failure is not None:
+                return
+            self._failure = failure = min(self._ends, key=lambda end: end[0])[-1]
         for rank in self._ranks:
             rank.fail(failure)
         self._kill()
