@@ -9,7 +9,7 @@ SERVE := .serve/bin/atom
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-changed test-timing test-slow test-vllm ci conformance check check-changed fmt hooks bench docs build clean
+.PHONY: help setup serve chat test test-changed test-timing test-slow test-vllm test-ray ci conformance check check-changed fmt hooks bench docs build clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ test-slow: $(HATCH) ## run the tests that take minutes or a package index
 test-vllm: $(HATCH) ## run our models and attention inside of vLLM, two versions (makes .vllm, 7 GB)
 	@$(HATCH) run test-vllm $(ARGS)
 
+test-ray: $(HATCH) ## run ranks on two hosts, placed by Ray (makes .ray, 300 MB; wants root)
+	@$(HATCH) run test-ray $(ARGS)
+
 ci: $(HATCH) ## run the checks and all tests but those that need a network, and sum up
 	@$(PYTHON) -m tools.ci
 
@@ -67,7 +70,7 @@ build: $(HATCH) ## build the packages' wheels into dist/
 	@$(HATCH) run build
 
 clean: ## remove the environments and caches of this folder
-	rm -rf .serve .venv .hatch .conformance .vllm dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .serve .venv .hatch .conformance .vllm .ray dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # A package that asks for something new has the environment made anew.
 $(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.toml)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from atom_core.worker.ranks.meeting import Meeting, StoreFile, on_this_host
 from atom_core.worker.ranks.torch_ranks import TorchRanks
 from atom_kernels.norm import ADD_RMS_NORM, RMSNormProblem
 from atom_kernels.protocols import Collectives, NoPeers
@@ -130,7 +131,7 @@ def microseconds(call: Call, ranks: TorchRanks) -> float:
 def main() -> int:
     """Measure; the first rank writes what was found."""
     store, size, rank, settings = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
-    ranks = TorchRanks(store, rank, size, device="cuda")
+    ranks = TorchRanks(Meeting(on_this_host(size), StoreFile(store)), rank, device="cuda")
     summing = ranks.groups.tensor
     results, mistakes = [], []
     with torch.inference_mode():

@@ -89,16 +89,16 @@ def make_engine(batch_size: int, max_model_len: int, *, options: argparse.Namesp
     """
     from atom_core.engine.engine_core import EngineCore
     from atom_core.executor import InlineExecutor
+    from atom_core.executor.launchers.this_host import HostLauncher, this_python
     from atom_core.executor.processes.executor import ProcessExecutor
-    from atom_core.executor.processes.rank_process import this_python
     from atom_core.executor.processes.rank_processes import RankProcesses
     from atom_core.worker.model_runner import ModelRunner
 
     config = _config(batch_size, max_model_len, options)
     if not in_process:
         return EngineCore(config, InlineExecutor(ModelRunner(config, ready_model)))
-    command = this_python("benchmarks.ready_rank")
-    return EngineCore(config, ProcessExecutor(config, partial(RankProcesses, command=command)))
+    launcher = HostLauncher(this_python("benchmarks.ready_rank"))
+    return EngineCore(config, ProcessExecutor(config, partial(RankProcesses, launcher=launcher)))
 
 
 def ready_model(config: Any, _: object = None) -> Any:

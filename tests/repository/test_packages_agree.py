@@ -10,11 +10,23 @@ from importlib.metadata import packages_distributions
 import pytest
 from packaging.requirements import Requirement
 
+from atom_core.config.executor_backend import INSTALL as INSTALL_RAY
 from atom_core.structured_output.constraints.choice import INSTALL
 from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.
-OPTIONAL = {"transformers", "aiter", "matplotlib", "openpyxl", "opentelemetry", "triton", "uvloop", "vllm", "xgrammar"}
+OPTIONAL = {
+    "transformers",
+    "aiter",
+    "matplotlib",
+    "openpyxl",
+    "opentelemetry",
+    "ray",
+    "triton",
+    "uvloop",
+    "vllm",
+    "xgrammar",
+}
 
 
 # Needed without an import: torch warns where it is missing.
@@ -95,6 +107,11 @@ def test_everything_that_is_declared_is_imported(package: str):
 def test_the_xgrammar_that_is_advised_is_that_of_the_extra():
     [line] = project("atom_core")["optional-dependencies"]["xgrammar"]
     assert f"pip install '{line}'" == INSTALL
+
+
+def test_the_ray_that_is_advised_is_that_of_the_extra():
+    [line] = project("atom_core")["optional-dependencies"]["ray"]
+    assert f"pip install '{line}'" == INSTALL_RAY
 
 
 def test_nobody_is_told_to_install_our_names_from_an_index():

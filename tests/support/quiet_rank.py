@@ -23,7 +23,7 @@ class QuietRanks(Alone):
     peers = NoPeers("they exchange nothing")
 
     def __init__(self, join):
-        self.rank, self.size = join.rank, join.size
+        self.rank, self.size = join.rank, join.meeting.size
 
     def is_loss(self, error):
         return isinstance(error, ConnectionError)

@@ -11,6 +11,7 @@ from typing import Any
 
 from atom_core import LLMEngine, SamplingParams
 from atom_core.config import EngineArgs
+from atom_core.executor.launchers.protocol import Launcher
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
 from tiny_architectures import PAST_EVERY_WINDOW
@@ -24,13 +25,15 @@ class SharedRanks(RankProcesses):
     """Processes that stay when an engine lets go of them: one model after the other is loaded into them.
 
     Args:
+        launcher: places and starts them; unset starts them on this host.
         sizes: such as ``tensor_parallel_size=2``, the settings of the engines that get them.
     """
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, launcher: Launcher | None = None, **sizes: int) -> None:
         self.sizes = sizes
         num_stages = sizes.get("pipeline_parallel_size", 1)
-        super().__init__(prod(sizes.values()), device="cpu", num_threads=1, num_stages=num_stages)
+        size = prod(sizes.values())
+        super().__init__(size, device="cpu", num_threads=1, num_stages=num_stages, launcher=launcher)
 
     def close(self, grace: float = 0.0) -> None: ...
 

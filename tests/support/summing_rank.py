@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from atom_core.worker.graphs.cuda_capture import CudaCapture
+from atom_core.worker.ranks.meeting import Meeting, Place, StoreFile, on_this_host
 from atom_core.worker.ranks.peers import share_memory
 from atom_core.worker.ranks.protocol import MeetingRanks
 from atom_core.worker.ranks.torch_ranks import TorchRanks
@@ -36,8 +37,8 @@ class OnOneGpu(SingleRank):
         store = dist.FileStore(store_path, size)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group("cpu:gloo,cuda:gloo", store=store, rank=rank, world_size=size)
         group = dist.group.WORLD.group_name  # type: ignore[union-attr]
-        devices = (0,) * size
-        self.peers = share_memory(MeetingRanks(rank, size, devices, group, self.smallest, self.all_gather))
+        places = (Place("", 0),) * size
+        self.peers = share_memory(MeetingRanks(rank, size, places, group, self.smallest, self.all_gather))
 
     def smallest(self, number: int) -> int:
         agreed = torch.tensor([number])
@@ -120,7 +121,10 @@ def check_graphs(ranks: Any, turns: int) -> None:
 def main() -> None:
     """Ends with 0 if all is right, 3 if these ranks cannot share memory, with the reason as the last line."""
     store, size, rank, num_gpus = sys.argv[1], *map(int, sys.argv[2:5])
-    meeting = OnOneGpu(store, rank, size) if num_gpus == 1 else TorchRanks(store, rank, size, device="cuda")
+    if num_gpus == 1:
+        meeting = OnOneGpu(store, rank, size)
+    else:
+        meeting = TorchRanks(Meeting(on_this_host(size), StoreFile(store)), rank, device="cuda")
     ranks = meeting if isinstance(meeting, OnOneGpu) else meeting.groups.tensor
     if not isinstance(ranks.peers, PeerMemory):
         print(f"no shared memory: {ranks.peers.reason}", flush=True)

@@ -137,7 +137,6 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
         ({"data_parallel_size": 0}, "data_parallel_size is 0; it must be at least 1"),
         ({"pipeline_parallel_size": 0}, "pipeline_parallel_size is 0; it must be at least 1"),
         ({"decode_context_parallel_size": 2}, "decode_context_parallel_size 2 is not supported"),
-        ({"distributed_executor_backend": "ray"}, "distributed_executor_backend ray is not supported"),
         (
             {"enable_expert_parallel": True, "data_parallel_size": 2},
             "enable_expert_parallel over 2 engines of one device is not supported",
@@ -150,6 +149,23 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
 def test_what_is_not_built_is_refused_in_one_line(settings, message):
     with pytest.raises(ConfigError, match=message) as caught:
         EngineArgs(**settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"ray, which is not installed: pip install 'ray>=2.40', on all nodes"),
+        (
+            {"data_parallel_size": 2},
+            "data_parallel_size is 2, and distributed_executor_backend ray does not go with it",
+        ),
+    ],
+)
+def test_ray_is_refused_where_it_cannot_be_had(settings, message, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=message) as caught:
+        EngineArgs(distributed_executor_backend="ray", **settings)
     assert "\n" not in str(caught.value)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from atom_core.worker.devices.factory import device_of
 from atom_core.worker.ranks import peers
+from atom_core.worker.ranks.meeting import Place
 from atom_core.worker.ranks.peers import share_memory
 from atom_core.worker.ranks.protocol import MeetingRanks
 from atom_kernels.aiter import all_reduce
@@ -22,8 +23,11 @@ def same(number: int) -> int:
     return number
 
 
-def meeting(devices: tuple[int, ...] = (0, 1), smallest: Callable[[int], int] = same) -> MeetingRanks:
-    return MeetingRanks(0, len(devices), devices, "0", smallest, lambda x, dim: torch.cat([x] * len(devices), dim))
+def meeting(
+    devices: tuple[int, ...] = (0, 1), hosts: tuple[str, ...] = ("", "", "", ""), smallest: Callable[[int], int] = same
+) -> MeetingRanks:
+    places = tuple(map(Place, hosts, devices))
+    return MeetingRanks(0, len(devices), places, "0", smallest, lambda x, dim: torch.cat([x] * len(devices), dim))
 
 
 def shared(**given: Any) -> Any:
@@ -43,6 +47,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch):
 
 def test_gpus_that_reach_each_other_share_memory(two_gpus: PeerMemory):
     assert shared() is two_gpus
+
+
+def test_ranks_on_several_nodes_exchange_by_nccl(two_gpus: PeerMemory):
+    assert shared(hosts=("10.0.0.1", "10.0.0.2")).reason == "the ranks are on 2 nodes"
 
 
 def test_ranks_on_cpus_exchange_by_gloo():

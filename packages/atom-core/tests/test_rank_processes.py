@@ -26,15 +26,17 @@ from atom_core.config.sections import (
 )
 from atom_core.engine.engine_core import EngineCore
 from atom_core.errors import EngineDeadError, EngineStartError, ProfilerError
+from atom_core.executor.launchers.this_host import HostLauncher
 from atom_core.executor.processes import rank_processes
 from atom_core.executor.processes.executor import ProcessExecutor, ProcessStepHandle
-from atom_core.executor.processes.rank_process import RankProcess
+from atom_core.executor.processes.rank_link import RankLink
 from atom_core.executor.processes.rank_processes import RankProcesses
 from atom_core.executor.processes.wire import Load, Loaded, Prepare, decode_from_rank, decode_to_rank, encode
 from atom_core.messages import EngineRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler import SchedulerConfig
 from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import CacheFormat, Pages, Slots
+from hosted_ranks import LoopbackLauncher
 
 QUIET = [sys.executable, quiet_rank.__file__]
 STEP = SchedulerOutput(1, [ScheduledRequest("r", 0, 1, [[0]], 1)], [], [])
@@ -47,7 +49,7 @@ def start_ranks() -> Iterator[StartRanks]:
     started: list[RankProcesses] = []
 
     def start() -> RankProcesses:
-        started.append(RankProcesses(2, device="cpu", num_threads=1, command=QUIET))
+        started.append(RankProcesses(2, device="cpu", num_threads=1, launcher=HostLauncher(QUIET)))
         return started[-1]
 
     yield start
@@ -58,7 +60,7 @@ def start_ranks() -> Iterator[StartRanks]:
 @pytest.fixture(scope="module")
 def sound() -> Iterator[RankProcesses]:
     """Ranks for the tests that leave them as they found them."""
-    ranks = RankProcesses(2, device="cpu", num_threads=1, command=QUIET)
+    ranks = RankProcesses(2, device="cpu", num_threads=1, launcher=HostLauncher(QUIET))
     yield ranks
     ranks.close(grace=0.0)
 
@@ -185,6 +187,14 @@ def test_a_rank_that_lost_another_one_is_not_the_cause(start_ranks: StartRanks, 
         executor_on(start_ranks(), make_config("load all is lost")).start()
 
 
+def test_the_end_of_a_rank_on_another_node_is_waited_for_though_others_tell_of_it_first(monkeypatch):
+    monkeypatch.setattr(rank_processes, "GATHER_SECONDS", 0.0)
+    ranks = RankProcesses(2, device="cpu", num_threads=1, launcher=LoopbackLauncher(QUIET))
+    with pytest.raises(EngineStartError, match="rank 1 on 127.0.0.1: RuntimeError: the device is on fire"):
+        executor_on(ranks, make_config("load all is lost")).start()
+    ranks.close()
+
+
 def test_ranks_with_caches_of_different_sizes_are_refused(sound: RankProcesses):
     with pytest.raises(EngineStartError, match="rank 1 has another KV cache than rank 0"):
         executor_on(sound, make_config("uneven")).start()
@@ -288,13 +298,13 @@ def test_closed_ranks_leave_nothing(start_ranks: StartRanks, monkeypatch: pytest
 def test_ranks_that_hang_are_waited_for_once_and_then_killed(monkeypatch: pytest.MonkeyPatch):
     waits: list[float] = []
 
-    class Watched(RankProcess):
+    class Watched(RankLink):
         def wait(self, seconds: float) -> bool:
             waits.append(seconds)
             return super().wait(seconds)
 
-    monkeypatch.setattr(rank_processes, "RankProcess", Watched)
-    ranks = RankProcesses(2, device="cpu", num_threads=1, command=QUIET)
+    monkeypatch.setattr(rank_processes, "RankLink", Watched)
+    ranks = RankProcesses(2, device="cpu", num_threads=1, launcher=HostLauncher(QUIET))
     for pid in ranks.pids:
         os.kill(pid, signal.SIGSTOP)
     ranks.close(grace=0.01)
@@ -305,8 +315,9 @@ def test_ranks_that_hang_are_waited_for_once_and_then_killed(monkeypatch: pytest
 def test_ranks_end_with_the_process_that_started_them_even_while_they_are_stopped():
     script = f"""
         import sys, time
+        from atom_core.executor.launchers.this_host import HostLauncher
         from atom_core.executor.processes.rank_processes import RankProcesses
-        ranks = RankProcesses(2, device="cpu", num_threads=1, command={QUIET!r})
+        ranks = RankProcesses(2, device="cpu", num_threads=1, launcher=HostLauncher({QUIET!r}))
         print(*ranks.pids, flush=True)
         time.sleep(1000)
     """
@@ -330,7 +341,7 @@ def test_ranks_do_not_end_with_the_thread_that_asked_for_them(start_ranks: Start
 
 def test_a_command_that_cannot_be_started_is_told():
     with pytest.raises(OSError, match="no-such-program"):
-        RankProcesses(2, device="cpu", num_threads=1, command=["/no-such-program"])
+        RankProcesses(2, device="cpu", num_threads=1, launcher=HostLauncher(["/no-such-program"]))
 
 
 @pytest.mark.parametrize(
@@ -343,4 +354,4 @@ def test_a_command_that_cannot_be_started_is_told():
 )
 def test_a_process_that_says_nothing_is_told_by_how_it_ended(script: str, end: str):
     with pytest.raises(EngineStartError, match=f"rank . {end}"):
-        RankProcesses(2, device="cpu", num_threads=1, command=[sys.executable, "-c", script])
+        RankProcesses(2, device="cpu", num_threads=1, launcher=HostLauncher([sys.executable, "-c", script]))

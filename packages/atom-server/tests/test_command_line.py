@@ -120,13 +120,23 @@ def test_a_feature_that_is_not_built_is_refused_in_one_line(flags, capsys):
     assert "not supported" in line
 
 
-def test_a_server_among_processes_of_torchrun_is_refused_in_one_line(monkeypatch, capsys):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["serve", "--model", "./nowhere"]) == 2
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            "",
+            "torchrun started 2 processes, and tensor_parallel_size 1 with pipeline_parallel_size 1 has 1 ranks: give",
+        ),
+        ("-tp 2 -dp 2", "torchrun starts the ranks of one engine, by itself: leave out data_parallel_size"),
+    ],
+)
+def test_ranks_that_torchrun_did_not_start_are_refused_in_one_line(flags, says, monkeypatch, capsys):
+    told = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**told, "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["serve", "--model", "./nowhere", *flags.split()]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "one of 2 processes" in line
-    assert "run `atom serve --tensor-parallel-size 2` without torchrun" in line
+    assert says in line
 
 
 def test_a_wrong_flag_is_answered_without_a_wall_of_usage(capsys):

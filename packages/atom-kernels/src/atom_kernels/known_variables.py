@@ -21,6 +21,7 @@ READ = frozenset(
         "ATOM_CACHE_DIR",
         "ATOM_LOG_LEVEL",
         "ATOM_PROFILER_MORE",
+        "ATOM_RANKS_SECRET",
         "ATOM_TORCH_PROFILER_DIR",
         # atom-server
         "ATOM_ADMIN_KEY",

@@ -47,12 +47,6 @@ def save_to_pytorch_benchmark_format() -> bool:
     return os.environ.get("SAVE_TO_PYTORCH_BENCHMARK_FORMAT", "") not in ("", "0")
 
 
-def processes_of_torchrun() -> int:
-    """How many processes torchrun started, as ``WORLD_SIZE`` says where ``TORCHELASTIC_RUN_ID`` is set; else 1."""
-    size = os.environ.get("WORLD_SIZE", "")
-    return int(size) if size.isdecimal() and "TORCHELASTIC_RUN_ID" in os.environ else 1
-
-
 def default_engine_log_level(level: str) -> None:
     """Make the engine's process log as this one does, unless ``ATOM_LOG_LEVEL`` says otherwise."""
     os.environ.setdefault("ATOM_LOG_LEVEL", level.upper())

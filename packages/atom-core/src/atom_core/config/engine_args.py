@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from atom_core.config.executor_backend import check_backend
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_kv_transfer
 from atom_core.config.offload import read_offload
@@ -199,7 +200,10 @@ class EngineArgs:
         1, "Devices that share the KV cache of each request by its tokens.", minimum=1
     )
     distributed_executor_backend: str = _parallel(
-        "mp", "What starts the ranks: mp starts a process for each on this node.", choices=("mp", "ray")
+        "mp",
+        "What starts the ranks: mp starts a process for each on this node, ray one for each wherever Ray places it "
+        "(see many-nodes.md).",
+        choices=("mp", "ray"),
     )
     enable_expert_parallel: bool = _parallel(
         False,
@@ -299,6 +303,7 @@ class EngineArgs:
         read_offload(self)
         check_kv_transfer(self)
         refuse_unbuilt(self)
+        check_backend(self)
         refuse_in_stages(self, read_speculation(self))
         if read_kv_events(self.kv_events_config) is not None and not self.enable_prefix_caching:
             raise ConfigError("kv_events_config tells of cached prefixes: leave enable_prefix_caching on")

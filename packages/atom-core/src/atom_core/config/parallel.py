@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
 from atom_core.config.devices import traits_of
@@ -13,6 +13,7 @@ from atom_models.architectures.registry import has_experts
 
 if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
+    from atom_core.config.executor_backend import ExecutorBackend
     from atom_kernels.platform import Platform
 
 
@@ -31,6 +32,7 @@ def resolve_parallel(
         data_parallel_size=args.data_parallel_size,
         data_parallel_rank=data_parallel_rank,
         pipeline_parallel_size=args.pipeline_parallel_size,
+        executor_backend=cast("ExecutorBackend", args.distributed_executor_backend),
         enable_expert_parallel=_has_experts_to_spread(args, architecture, choices),
     )
 
@@ -58,6 +60,8 @@ def _check_ranks(args: EngineArgs, platform: Platform) -> None:
     if in_engine > 1 and sys.platform != "linux":
         raise ConfigError(f"{_describe(args)}; several ranks need Linux, and this is {sys.platform}")
     num_ranks = _num_ranks(args)
+    if args.distributed_executor_backend == "ray":
+        return  # Ray knows what its nodes have
     if num_ranks > 1 and traits_of(platform.device).one_rank_each and num_ranks > platform.num_devices:
         raise ConfigError(
             f"{_describe(args)}; each rank needs a GPU of its own, and this process may use {platform.num_devices}: "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 # At run time too: the configuration crosses processes, and msgspec reads these types.
+from atom_core.config.executor_backend import ExecutorBackend
 from atom_core.kv_cache.config import PrefixHash
 from atom_core.kv_events.config import KVEventsConfig
 from atom_core.kv_transfer.config import KVTransferConfig
@@ -84,6 +85,7 @@ class ParallelConfig:
         data_parallel_rank: this engine's number among them.
         pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
         enable_expert_parallel: ranks that share a layer hold whole experts of a mixture, not a part of each.
+        executor_backend: "mp" starts the ranks on this node, "ray" wherever Ray places them.
     """
 
     num_threads: int
@@ -92,6 +94,7 @@ class ParallelConfig:
     data_parallel_rank: int = 0
     pipeline_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    executor_backend: ExecutorBackend = "mp"
 
     @property
     def ranks_of_engine(self) -> int:

@@ -15,7 +15,6 @@ def refuse_unbuilt(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that asks for something that does not exist yet."""
     asked = {
         f"decode_context_parallel_size {args.decode_context_parallel_size}": args.decode_context_parallel_size > 1,
-        "distributed_executor_backend ray": args.distributed_executor_backend == "ray",
         f"enable_expert_parallel over {args.data_parallel_size} engines of one device": args.enable_expert_parallel
         and args.data_parallel_size > 1
         and args.tensor_parallel_size == 1,

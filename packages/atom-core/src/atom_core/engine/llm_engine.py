@@ -21,7 +21,9 @@ from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
+from atom_core.executor.launchers.torchrun import run_torchrun_rank
 from atom_core.messages import EngineOutput, Pooling, SamplingParams, StepStats, Submission
+from atom_core.settings import torchrun
 from atom_core.tokenization import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -34,6 +36,8 @@ class LLMEngine:
 
     A call that ends with an exception, Ctrl-C among them, leaves nothing of its own requests in the engine. In the main
     thread Ctrl-C takes effect between steps; a second one takes effect at once.
+
+    Of the processes of torchrun the first one gets an engine, and all others become its ranks and end with it.
 
     Args:
         model: folder, .gguf file, Hugging Face id or known name.
@@ -58,6 +62,9 @@ class LLMEngine:
         return engine
 
     def _start(self, args: EngineArgs, executor: MakeExecutor = make_executor) -> None:
+        if (process := torchrun()) is not None and process.rank > 0:
+            # The same program runs in all of torchrun's processes: from here on this one is a rank.
+            raise SystemExit(run_torchrun_rank(process, args))
         self._core: EngineCore | ReplicatedCore | None = None
         checkpoint = open_model(args)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)

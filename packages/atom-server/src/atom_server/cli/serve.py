@@ -7,8 +7,8 @@ import logging
 import time
 
 from atom_core import EngineArgs
-from atom_core.config.options import ConfigError
-from atom_server import settings
+from atom_core.executor.launchers.torchrun import run_torchrun_rank
+from atom_core.settings import torchrun
 from atom_server.cli.logs import configure_logging
 from atom_server.options import ServerOptions
 
@@ -43,19 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes or the engine dies."""
+    """Serve until a signal comes or the engine dies; torchrun's processes after the first run ranks of its engine."""
     started = time.time()
-    if (size := settings.processes_of_torchrun()) > 1:
-        raise ConfigError(
-            f"torchrun started this as one of {size} processes, and a server starts its ranks by itself, on one node: "
-            f"run `atom serve --tensor-parallel-size {size}` without torchrun"
-        )
     options = ServerOptions.from_cli_args(args)
     # Clients of one server must not be able to choose whose cached blocks they hit: hashes are keyed here.
     args.prefix_hash = args.prefix_hash or "sha256"
     engine_args = EngineArgs.from_cli_args(args, leave_out=_SERVERS_OWN)
 
     configure_logging(options.log_level)
+    if (process := torchrun()) is not None and process.rank > 0:
+        return run_torchrun_rank(process, engine_args)
     if args.port not in (None, options.port):
         _logger.info("port: %d, of --server-port; --port %d is left aside", options.port, args.port)
 

@@ -1,4 +1,4 @@
-"""`Channel`: whole messages over one end of a pair of sockets, which no third process can reach. Torch-free."""
+"""`Channel`: whole messages over one end of a connection between an engine and a rank. Torch-free."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import socket
 import struct
 
 _LENGTH = struct.Struct("<Q")
+# No message is longer: a step has its tokens in it, and an answer its log-probabilities.
+LONGEST_BYTES = 1 << 30
 # So much of a message lies in the socket while its reader is busy, and its writer goes on.
 BUFFER_BYTES = 4 << 20
 
@@ -14,7 +16,8 @@ BUFFER_BYTES = 4 << 20
 class Channel:
     """One thread may send while another one receives.
 
-    The pair has no name: there is no file and no port, and each end sees at once that the other one is closed.
+    On one host the connection is a pair of sockets without a name: there is no file and no port, and each end sees at
+    once that the other one is closed. Between hosts it is one of TCP whose ends have proved themselves.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -30,9 +33,17 @@ class Channel:
         self._socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> bytes | None:
-        """Wait for the next message; None once the other end is closed."""
-        head = self._read(_LENGTH.size)
-        return None if head is None else self._read(_LENGTH.unpack(head)[0])
+        """Wait for the next message; None once the other end is closed.
+
+        Raises:
+            ConnectionError: it is longer than a message may be.
+        """
+        if (head := self._read(_LENGTH.size)) is None:
+            return None
+        (size,) = _LENGTH.unpack(head)
+        if size > LONGEST_BYTES:
+            raise ConnectionError(f"a message of {size} bytes was announced, and the longest has {LONGEST_BYTES}")
+        return self._read(size)
 
     def close(self) -> None:
         """Close this end, and wake who receives from it."""

@@ -1,4 +1,4 @@
-"""`run_rank`: the life of a rank's process, which `RankProcesses` started. Torch-free by itself."""
+"""`run_rank`: the life of a rank's process, whoever started it. Torch-free by itself."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import numpy as np
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
 from atom_core.errors import ProfilerError
+from atom_core.executor.launchers.connections import listen
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import (
     Answer,
@@ -28,6 +29,7 @@ from atom_core.executor.processes.wire import (
     FromRank,
     Join,
     Joined,
+    KeepStore,
     Leave,
     Load,
     Loaded,
@@ -40,6 +42,7 @@ from atom_core.executor.processes.wire import (
     Sample,
     Sampled,
     Sleep,
+    StoreKept,
     ToRank,
     WakeUp,
     decode_to_rank,
@@ -62,6 +65,9 @@ _PR_SET_PDEATHSIG = 1
 def run_rank(join_ranks: JoinRanks, make_runner: MakeRunner) -> NoReturn:
     """Join the other ranks, do what the engine says until it says to leave, and end the process; 1 after a failure.
 
+    The last two words of the command line are the number of the descriptor by which the engine is reached, and the id
+    of the process that started this one, with which it ends.
+
     Args:
         join_ranks: waits for the others.
         make_runner: gives what runs the steps of a configuration.
@@ -69,12 +75,17 @@ def run_rank(join_ranks: JoinRanks, make_runner: MakeRunner) -> NoReturn:
     # Signals reach the whole group: the engine ends this process.
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    data = channel.receive()
-    join = None if data is None else decode_to_rank(data)
+    descriptor, parent_id = map(int, sys.argv[-2:])
+    _die_with(parent_id)
+    channel = Channel(socket.socket(fileno=descriptor))
+    join = _first_message(channel)
+    if isinstance(join, KeepStore):
+        with listen(join.host) as listener:
+            port, descriptor = listener.getsockname()[1], os.dup(listener.fileno())
+        channel.send(encode(StoreKept(port, descriptor)))
+        join = _first_message(channel)
     if not isinstance(join, Join):
         _leave(1)
-    _die_with(join.parent_id)
     _set_up_log(join.rank)
     _Rank(channel, join, make_runner).run(join_ranks)
 
@@ -111,9 +122,10 @@ class _Rank:
             case Forward(step):
                 self._loaded.forward(step)
             case Sample(masks):
-                if self._join.rank >= self._join.first_that_samples:
+                rank, first = self._join.rank, self._join.meeting.first_that_samples
+                if rank >= first:
                     pending = self._loaded.sample(_words(masks))
-                    if self._join.rank == self._join.first_that_samples:
+                    if rank == first:
                         self._answers.put(lambda: Sampled(pending()))
             case Prepare():
                 self._answer(Prepared(self._loaded.prepare()))
@@ -207,12 +219,17 @@ class _Rank:
         return None
 
 
+def _first_message(channel: Channel) -> ToRank | None:
+    data = channel.receive()
+    return None if data is None else decode_to_rank(data)
+
+
 def _words(masks: Mapping[str, bytes] | None) -> Masks | None:
     return masks and {request_id: np.frombuffer(mask, dtype=np.int32) for request_id, mask in masks.items()}
 
 
 def _die_with(parent_id: int) -> None:
-    """End when the engine's process does, even while this one is stopped."""
+    """End when the process does that started this one, even while this one is stopped."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_id:
         _leave(1)  # it had gone before

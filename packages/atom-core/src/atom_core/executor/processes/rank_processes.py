@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from atom_core import settings
 from atom_core.errors import EngineStartError
-from atom_core.executor.processes.rank_process import RankProcess, this_python
-from atom_core.executor.processes.wire import Join, Leave, Sample, ToRank, encode
+from atom_core.executor.launchers.protocol import Launcher, RanksWanted
+from atom_core.executor.launchers.this_host import HostLauncher
+from atom_core.executor.processes.rank_link import RankLink
+from atom_core.executor.processes.wire import Join, KeepStore, Leave, Sample, StoreKept, ToRank, encode
 from atom_core.failure import Failure
+from atom_core.worker.ranks.meeting import Meeting, StoreAddress
 
-WORKER = this_python("atom_core.executor.processes.worker")
 # Ranks that lose another one may say so before its own end is seen: so long is waited for the first cause.
 GATHER_SECONDS = 0.3
+# A node that is lost is noticed so late, and ranks that exchange with it may notice it before.
+LOST_NODE_SECONDS = 4.2
 LEAVE_SECONDS = 5.0
 
 
 class RankProcesses:
-    """Ranks that find each other in a file without a name, which they inherit: no path, no port, nothing to remove.
-
-    One that ends takes the others along. They end with this process too, however it ends.
+    """The ranks of an engine. One that ends takes the others along.
 
     Args:
         size: how many there are.
         device: "cpu" or "cuda".
         num_threads: threads of each rank.
-        first_device: the number of rank 0's device.
+        first_device: the number of rank 0's device, where all are on this host.
         num_stages: the stages of which each has an equal number of them.
-        command: runs a rank, with the number of a descriptor as its last argument.
+        launcher: places and starts them; unset starts them on this host.
 
     Raises:
-        EngineStartError: one ended before all had met.
+        OSError, EngineStartError: they cannot be started, or one ended before all had met.
     """
 
     def __init__(
@@ -45,24 +44,22 @@ class RankProcesses:
         num_threads: int,
         first_device: int = 0,
         num_stages: int = 1,
-        command: Sequence[str] = WORKER,
+        launcher: Launcher | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._ends: list[tuple[bool, Failure]] = []
         self._failure: Failure | None = None
         self._is_leaving = False
-        self._ranks = [RankProcess(rank, self._ended) for rank in range(size)]
-        environment = settings.rank_environment(num_threads)
-        store = os.memfd_create("atom-ranks")
+        self._launcher = launcher or HostLauncher()
+        started, store = self._launcher.start(RanksWanted(size, device, num_threads, first_device))
+        self._ranks = [RankLink(number, rank, self._ended) for number, rank in enumerate(started)]
         try:
             for rank in self._ranks:
-                rank.start(command, inherits=store, environment=environment)
-            place = f"/proc/self/fd/{store}"
-            joins = [
-                Join(rank.rank, size, device, place, os.getpid(), first_device, num_stages) for rank in self._ranks
-            ]
-            self._sampling = joins[0].first_that_samples
-            joined = [rank.ask(encode(join)) for rank, join in zip(self._ranks, joins, strict=True)]
+                rank.watch()
+            places = tuple(rank.place for rank in started)
+            meeting = Meeting(places, store or self._keep_store(places[0].host), num_stages)
+            self._sampling = meeting.first_that_samples
+            joined = [rank.ask(encode(Join(rank.rank, device, meeting))) for rank in self._ranks]
             for answer in joined:
                 answer.result()
         except BaseException as error:
@@ -70,8 +67,6 @@ class RankProcesses:
             if self._failure is None:
                 raise
             raise EngineStartError(self._failure) from error
-        finally:
-            os.close(store)
 
     @property
     def failure(self) -> Failure | None:
@@ -86,12 +81,12 @@ class RankProcesses:
     @property
     def stopped(self) -> tuple[int, ...]:
         """The ranks that a signal has stopped, for which the others wait. For any thread."""
-        return tuple(rank.rank for rank in self._ranks if rank.is_stopped)
+        return tuple(rank.rank for rank in self._ranks if rank.started.is_stopped)
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes, by rank."""
-        return [rank.pid for rank in self._ranks if rank.pid is not None]
+        """The ids of the processes that are on this host, by rank."""
+        return [pid for rank in self._ranks if (pid := rank.started.pid) is not None]
 
     def tell(self, message: ToRank) -> None:
         """Send a message to all, which none answers."""
@@ -131,26 +126,34 @@ class RankProcesses:
             rank.wait(LEAVE_SECONDS)
             rank.close()
             rank.fail(Failure("engine", "the ranks have been closed"))
+        self._launcher.close()
+
+    def _keep_store(self, host: str) -> StoreAddress:
+        kept: StoreKept = self._ranks[0].ask(encode(KeepStore(host))).result()
+        return StoreAddress(host, kept.port, kept.descriptor)
 
     def _ended(self, failure: Failure, lost_others: bool) -> None:
         """Called from the threads of ranks."""
         with self._lock:
             self._ends.append((lost_others, failure))
-            is_first = len(self._ends) == 1
-        if is_first and not self._is_leaving:
-            timer = threading.Timer(GATHER_SECONDS, self._conclude)
+            is_first_of_its_kind = [lost for lost, _ in self._ends].count(lost_others) == 1
+        if is_first_of_its_kind and not self._is_leaving:
+            has_other_nodes = any(rank.started.place.host for rank in self._ranks)
+            patience = LOST_NODE_SECONDS if lost_others and has_other_nodes else GATHER_SECONDS
+            timer = threading.Timer(patience, self._conclude)
             timer.daemon = True
             timer.start()
 
     def _conclude(self) -> None:
         """The cause is the first end, but for those that only lost others."""
         with self._lock:
-            failure = min(self._ends, key=lambda end: end[0])[-1]
-        self._failure = failure
+            if self._failure is not None:
+                return
+            self._failure = failure = min(self._ends, key=lambda end: end[0])[-1]
         for rank in self._ranks:
             rank.fail(failure)
         self._kill()
 
     def _kill(self) -> None:
         for rank in self._ranks:
-            rank.kill()
+            rank.started.kill()

@@ -11,29 +11,23 @@ import msgspec
 from atom_core.config.sections import EngineConfig
 from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.worker.ranks.meeting import Meeting
 from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import GroupSpec, Pages, Slots
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
-    """The first message: which rank the process is, and where the ranks find each other; `Joined` follows.
+class KeepStore(msgspec.Struct, frozen=True, tag=True):
+    """Listen at an address of the rank's host, for the store in which ranks find each other; `StoreKept` follows."""
 
-    On GPUs rank 0 has the device `first_device`, and the others those after it. `parent_id` is the id of the process
-    that started it, with which it ends. The ranks of each of `num_stages` follow those of the stage before it.
-    """
+    host: str
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """Which rank the process is, on what device, and where it meets the others; `Joined` follows."""
 
     rank: int
-    size: int
     device: str
-    store_path: str
-    parent_id: int
-    first_device: int = 0
-    num_stages: int = 1
-
-    @property
-    def first_that_samples(self) -> int:
-        """The first rank of the last stage, all of whose ranks sample."""
-        return self.size - self.size // self.num_stages
+    meeting: Meeting
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
@@ -79,6 +73,13 @@ class WakeUp(msgspec.Struct, frozen=True, tag=True):
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """End the process."""
+
+
+class StoreKept(msgspec.Struct, frozen=True, tag=True):
+    """Where the rank listens, as `StoreAddress` has it."""
+
+    port: int
+    descriptor: int
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
@@ -166,8 +167,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     lost_others: bool = False
 
 
-ToRank = Join | Load | Forward | Sample | Prepare | Profile | Sleep | WakeUp | Leave
-Answer = Joined | Loaded | Sampled | Prepared | Profiled | Rested
+ToRank = KeepStore | Join | Load | Forward | Sample | Prepare | Profile | Sleep | WakeUp | Leave
+Answer = StoreKept | Joined | Loaded | Sampled | Prepared | Profiled | Rested
 FromRank = Answer | Preparing | Failed
 
 

@@ -1,4 +1,4 @@
-"""A rank's process: ``python -m atom_core.executor.processes.worker FD``, started by `RankProcesses`."""
+"""A rank's process: ``python -m atom_core.executor.processes.worker FD PARENT``, started by `start_rank`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ from atom_core.worker.runner import Runner
 
 def join_ranks(join: Join) -> TorchRanks:
     """Meet the other ranks."""
-    return TorchRanks(
-        join.store_path,
-        join.rank,
-        join.size,
-        device=join.device,
-        first_device=join.first_device,
-        num_stages=join.num_stages,
-    )
+    return TorchRanks(join.meeting, join.rank, device=join.device)
 
 
 def make_runner(config: EngineConfig, ranks: WorkerRanks) -> Runner:

@@ -41,13 +41,16 @@ def _met(meet: Callable[[MeetingRanks], Peers], ranks: MeetingRanks) -> Peers:
 
 
 def _why_not(ranks: MeetingRanks, platform: Platform) -> str | None:
-    own = ranks.devices[ranks.rank]
+    devices = [place.device for place in ranks.places]
+    own = devices[ranks.rank]
     if peer_sums_disabled():
         return "ATOM_DISABLE_PEER_SUMS is set"
     why_no_kernels = aiter_all_reduce.why_not_shared if platform.vendor == "amd" else _why_no_kernels_of_ours
     if reason := why_no_kernels(ranks.size, platform):
         return reason
-    apart = [other for other in ranks.devices if other != own and not torch.cuda.can_device_access_peer(own, other)]
+    if len(hosts := {place.host for place in ranks.places}) > 1:
+        return f"the ranks are on {len(hosts)} nodes"
+    apart = [other for other in devices if other != own and not torch.cuda.can_device_access_peer(own, other)]
     return f"GPU {own} cannot reach the memory of GPU {apart[0]}" if apart else None
 
 
@@ -71,7 +74,7 @@ def _symmetric_memory() -> Any:
 
 
 def _meet_by_torch(ranks: MeetingRanks) -> PeerMemory:
-    symmetric, on = _symmetric_memory(), torch.device("cuda", ranks.devices[ranks.rank])
+    symmetric, on = _symmetric_memory(), torch.device("cuda", ranks.places[ranks.rank].device)
     # Others of its backends have no addresses for every rank.
     if hasattr(symmetric, "set_backend") and symmetric.get_backend(on) not in (None, "CUDA"):
         symmetric.set_backend("CUDA")
@@ -85,7 +88,7 @@ def _meet_by_torch(ranks: MeetingRanks) -> PeerMemory:
 
 
 def _meet_by_aiter(ranks: MeetingRanks) -> Peers:
-    on = torch.device("cuda", ranks.devices[ranks.rank])
+    on = torch.device("cuda", ranks.places[ranks.rank].device)
     return aiter_all_reduce.share_memory(
         ranks.rank, ranks.size, device=on, gather=lambda given: ranks.gather(given[None], 0)
     )

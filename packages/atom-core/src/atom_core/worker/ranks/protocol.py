@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from atom_core.worker.ranks.meeting import Place
 from atom_models.groups import UNSHARED, Groups
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class MeetingRanks:
 
     Attributes:
         rank, size: the number of this one among them, and how many there are.
-        devices: the number of each rank's device.
+        places: where each rank is.
         group: what torch.distributed calls the ranks.
         smallest: the smallest of the numbers that ranks give.
         gather: ``(tensor of the host, dim)``: the tensors of all ranks side by side along `dim`.
@@ -26,7 +27,7 @@ class MeetingRanks:
 
     rank: int
     size: int
-    devices: tuple[int, ...]
+    places: tuple[Place, ...]
     group: str
     smallest: Callable[[int], int]
     gather: Callable[[torch.Tensor, int], torch.Tensor]

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from atom_core.worker.devices.factory import device_of
 from atom_core.worker.devices.protocol import WorkerDevice
+from atom_core.worker.ranks.meeting import Meeting, Place, StoreFile
 from atom_core.worker.ranks.protocol import MeetingRanks
 from atom_kernels.protocols import SINGLE_RANK, Collectives, NoPeers, Peers
 from atom_models.groups import Groups, Stage
@@ -19,22 +20,18 @@ class TorchRanks:
     """`WorkerRanks` of this process; the process can join ranks once.
 
     Args:
-        store_path: a file that all ranks, and nobody else, can open: they find each other in it.
-        rank, size: this process's number, and how many there are.
+        meeting: where the ranks are, and where they find each other.
+        rank: this process's number.
         device: "cpu" or "cuda".
-        first_device: the number of rank 0's GPU, where there are GPUs; the others have those after it.
-        num_stages: stages of equal numbers of ranks, one after the other.
     """
 
-    def __init__(
-        self, store_path: str, rank: int, size: int, *, device: str, first_device: int = 0, num_stages: int = 1
-    ) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, meeting: Meeting, rank: int, *, device: str) -> None:
+        self.rank, self.size = rank, meeting.size
         own = device_of(device)
-        own.take(first_device + rank)
-        store = dist.FileStore(store_path, size)  # pyright: ignore[reportPrivateImportUsage]
-        dist.init_process_group(own.collectives, store=store, rank=rank, world_size=size)
-        self._width = size // num_stages
+        own.take(meeting.places[rank].device)
+        store, num_stages = _open(meeting, rank), meeting.num_stages
+        dist.init_process_group(own.collectives, store=store, rank=rank, world_size=self.size)
+        self._width = self.size // num_stages
         stage = Stage(rank // self._width, num_stages)
         self.groups = Groups(_tensor_ranks(rank, self._width, num_stages), stage)
         self._given: tuple[Any, torch.Tensor] | None = None
@@ -43,8 +40,8 @@ class TorchRanks:
         tensor_ranks = self.groups.tensor
         tensor_ranks.all_reduce(something)
         if isinstance(tensor_ranks, TensorRanks):
-            first = first_device + rank - tensor_ranks.rank
-            tensor_ranks.share_memory(own, tuple(range(first, first + self._width)), self.smallest)
+            first = rank - tensor_ranks.rank
+            tensor_ranks.share_memory(own, meeting.places[first : first + self._width], self.smallest)
         if not stage.is_first:
             self.take(something)
         if not stage.is_last:
@@ -87,14 +84,14 @@ class TensorRanks:
         self._name: str = self._group.group_name
         self.peers: Peers = NoPeers("these ranks have not met")
 
-    def share_memory(self, device: WorkerDevice, numbers: tuple[int, ...], smallest: Callable[[int], int]) -> None:
+    def share_memory(self, device: WorkerDevice, places: tuple[Place, ...], smallest: Callable[[int], int]) -> None:
         """Meet the other ranks' memory, if all ranks of all groups can.
 
         Args:
-            numbers: the number of each rank's device.
+            places: where each rank is.
         """
         self.peers = device.share_memory(
-            MeetingRanks(self.rank, self.size, numbers, self._name, smallest, self.all_gather)
+            MeetingRanks(self.rank, self.size, places, self._name, smallest, self.all_gather)
         )
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
@@ -116,6 +113,16 @@ class TensorRanks:
 
     def _wait(self, started: torch.Tensor) -> torch.Tensor:
         return torch.ops._c10d_functional.wait_tensor(started)
+
+
+def _open(meeting: Meeting, rank: int) -> Any:
+    """The store of torch.distributed in which the ranks find each other."""
+    store = meeting.store
+    if isinstance(store, StoreFile):
+        return dist.FileStore(store.path, meeting.size)  # pyright: ignore[reportPrivateImportUsage]
+    # Left to itself the store would listen on every network of the host.
+    listening = {"is_master": True, "master_listen_fd": store.descriptor} if rank == 0 else {}
+    return dist.TCPStore(store.host, store.port, meeting.size, **listening)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _tensor_ranks(rank: int, width: int, num_stages: int) -> Collectives:

@@ -1,0 +1,1 @@
+"""Who places the ranks of an engine, and starts their processes."""
