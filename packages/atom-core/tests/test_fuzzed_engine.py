@@ -10,7 +10,7 @@ import pytest
 from atom_core import EngineArgs, SamplingParams, StructuredOutputParams, ThinkingBudget
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import resolve
-from atom_core.messages import EngineOutput, EngineRequest, Pooling
+from atom_core.messages import EngineOutput, EngineRequest, KVTransferParams, Pooling
 from atom_models import open_checkpoint
 from block_accounting import check_blocks
 from null_model import NullExecutor
@@ -80,6 +80,8 @@ class Fuzzer:
         draw = self._draw
         if name == "structured_outputs":
             return None
+        if name == "kv_transfer_params":
+            return draw.choice((None, KVTransferParams(), KVTransferParams(do_remote_decode=True)))
         if name == "thinking_budget":
             return ThinkingBudget(draw.choice(INTEGERS), draw.choice(TEXTS), draw.choice(TEXTS))
         if name in ("stop_strings", "bad_words"):

@@ -14,7 +14,15 @@ from atom_core.engine.replicas.open_samples import OpenSamples
 from atom_core.engine.replicas.router import Route, Router
 from atom_core.engine.replicas.status import total_stats
 from atom_core.kv_cache import BlockTable, KVCacheConfig, PagedCache
-from atom_core.messages import EngineOutput, OffloadStats, Prompt, SamplingParams, StepStats, Submission
+from atom_core.messages import (
+    EngineOutput,
+    KVTransferStats,
+    OffloadStats,
+    Prompt,
+    SamplingParams,
+    StepStats,
+    Submission,
+)
 from atom_core.messages.requests import RequestKind
 
 BLOCK = 4
@@ -84,7 +92,7 @@ def test_of_one_long_prompt_1024_blocks_are_compared():
 
 
 def test_counts_of_several_engines_are_summed_field_by_field():
-    others = ("num_accepted_tokens_per_pos", "num_steps_by_size", "offload")
+    others = ("num_accepted_tokens_per_pos", "num_steps_by_size", "offload", "kv_transfer")
     names = [name for name in StepStats.__struct_fields__ if name not in others]
 
     def stats_of(first: int, accepted: tuple[int, ...]) -> StepStats:
@@ -97,6 +105,8 @@ def test_counts_of_several_engines_are_summed_field_by_field():
     keeping = msgspec.structs.replace(one, offload=OffloadStats(*range(9)))
     assert total_stats([keeping, other]).offload == keeping.offload
     assert total_stats([keeping, keeping]).offload == OffloadStats(*range(0, 18, 2))
+    sending = msgspec.structs.replace(one, kv_transfer=KVTransferStats(*range(7)))
+    assert total_stats([sending, sending, other]).kv_transfer == KVTransferStats(*range(0, 14, 2))
 
 
 def test_where_caches_find_no_prefixes_only_the_load_counts():

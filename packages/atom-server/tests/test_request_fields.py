@@ -241,7 +241,7 @@ TOLD_ELSEWHERE = {
     *("priority", "add_special_tokens", "stream", "stream_options", "return_tokens_as_token_ids", "echo", "logprobs"),
     *("prompt", "messages", "top_logprobs", "max_completion_tokens", "add_generation_prompt", "continue_final_message"),
     *("chat_template_kwargs", "documents", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"),
-    *("include_reasoning", "thinking_token_budget", "logprob_token_ids"),
+    *("include_reasoning", "thinking_token_budget", "logprob_token_ids", "kv_transfer_params"),
 }
 
 

@@ -36,10 +36,10 @@ def check_kv_transfer(params: SamplingParams, role: KVRole | None, num_prompts: 
 def _check_named(transfer: KVTransferParams) -> None:
     texts = {name: getattr(transfer, name) for name in ("remote_engine_id", "remote_request_id", "remote_host")}
     for name, text in texts.items():
-        if not text or len(text) > MAX_TEXT:
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
             raise InvalidRequestError(f"{_NAME}: {name} must be a text of 1 to {MAX_TEXT} characters", _NAME)
-    if transfer.remote_port is None or not 1 <= transfer.remote_port <= 65535:
+    if type(transfer.remote_port) is not int or not 1 <= transfer.remote_port <= 65535:
         raise InvalidRequestError(f"{_NAME}: remote_port must be from 1 to 65535", _NAME)
     for name in ("remote_num_tokens", "remote_num_followed_tokens"):
-        if not 0 <= getattr(transfer, name) < 2**31:
+        if type(count := getattr(transfer, name)) is not int or not 0 <= count < 2**31:
             raise InvalidRequestError(f"{_NAME}: {name} must be from 0 to {2**31 - 1}", _NAME)

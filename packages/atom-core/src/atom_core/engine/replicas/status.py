@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from atom_core.engine.info import EngineInfo
-from atom_core.messages import OffloadStats, StepStats
+from atom_core.messages import KVTransferStats, OffloadStats, StepStats
 
+_Counts = TypeVar("_Counts", OffloadStats, KVTransferStats)
 EngineState = Literal["starting", "serving", "restarting", "dead"]
 
 
@@ -43,14 +44,22 @@ def total_stats(all_stats: Sequence[StepStats]) -> StepStats:
     by_field = {name: [getattr(stats, name) for stats in all_stats] for name in StepStats.__struct_fields__}
     accepted = _summed_by_place(by_field.pop("num_accepted_tokens_per_pos"))
     sizes = _summed_by_place(by_field.pop("num_steps_by_size"))
-    offloads = [msgspec.structs.astuple(found) for found in by_field.pop("offload") if found is not None]
+    offload = _sums(OffloadStats, by_field.pop("offload"))
+    transfer = _sums(KVTransferStats, by_field.pop("kv_transfer"))
     return StepStats(
         **{name: sum(values) for name, values in by_field.items()},
         num_accepted_tokens_per_pos=accepted,
         num_steps_by_size=sizes,
-        offload=OffloadStats(*map(sum, zip(*offloads, strict=True))) if offloads else None,
+        offload=offload,
+        kv_transfer=transfer,
     )
 
 
 def _summed_by_place(lists: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(sum, zip_longest(*lists, fillvalue=0)))
+
+
+def _sums(kind: type[_Counts], counts: Sequence[_Counts | None]) -> _Counts | None:
+    """Sums of each field, over the engines that have any."""
+    found = [msgspec.structs.astuple(each) for each in counts if each is not None]
+    return kind(*map(sum, zip(*found, strict=True))) if found else None
