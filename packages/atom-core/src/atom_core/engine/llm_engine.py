@@ -21,7 +21,6 @@ from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
-from atom_core.executor.launchers.torchrun import run_torchrun_rank
 from atom_core.messages import EngineOutput, Pooling, SamplingParams, StepStats, Submission
 from atom_core.settings import torchrun
 from atom_core.tokenization import Tokenizer
@@ -63,6 +62,8 @@ class LLMEngine:
 
     def _start(self, args: EngineArgs, executor: MakeExecutor = make_executor) -> None:
         if (process := torchrun()) is not None and process.rank > 0:
+            from atom_core.executor.launchers.torchrun import run_torchrun_rank
+
             # The same program runs in all of torchrun's processes: from here on this one is a rank.
             raise SystemExit(run_torchrun_rank(process, args))
         self._core: EngineCore | ReplicatedCore | None = None

@@ -7,7 +7,6 @@ import logging
 import time
 
 from atom_core import EngineArgs
-from atom_core.executor.launchers.torchrun import run_torchrun_rank
 from atom_core.settings import torchrun
 from atom_server.cli.logs import configure_logging
 from atom_server.options import ServerOptions
@@ -52,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
     configure_logging(options.log_level)
     if (process := torchrun()) is not None and process.rank > 0:
+        from atom_core.executor.launchers.torchrun import run_torchrun_rank
+
         return run_torchrun_rank(process, engine_args)
     if args.port not in (None, options.port):
         _logger.info("port: %d, of --server-port; --port %d is left aside", options.port, args.port)
