@@ -32,7 +32,7 @@ class ShapedLink:
     """Two namespaces, ``10.77.0.1`` and ``10.77.0.2``, and nothing else that they reach.
 
     Args:
-        bits_per_second, delay_s: of each direction, as seen by packets.
+        bits_per_second, delay_s: the rate and the delay of each direction, as packets see them.
     """
 
     addresses = ("10.77.0.1", "10.77.0.2")
