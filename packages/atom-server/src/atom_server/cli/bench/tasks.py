@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -88,7 +89,7 @@ def _served_model(url: str, key: str | None) -> str:
         raise BenchError(f"{url} does not say which model it serves: {type(error).__name__}: {error}") from None
 
 
-def _document(args: argparse.Namespace, scores: Sequence[Score]) -> dict[str, object]:
+def _document(args: argparse.Namespace, scores: Sequence[Score]) -> dict[str, Any]:
     own = {} if args.base_url else {
         "quantization": (args.quantization or ["stored"])[0],
         "kv_cache_dtype": args.kv_cache_dtype,
