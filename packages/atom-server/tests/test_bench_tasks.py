@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from atom_server import ServerOptions
 from atom_server.bench.outcome import BenchError
 from atom_server.bench.tasks.evaluation import Evaluation, arguments, scores_of
 from atom_server.bench.tasks.own_server import own_server
@@ -50,6 +51,18 @@ def test_scores_of_a_running_server_are_kept_and_shown_on_the_dashboard(server, 
     assert document["machine"]["date"]
     assert main(["bench", "dashboard", str(file), "--output", str(page)]) == 0
     assert "<td>sums</td><td>acc, none</td><td>0.2500</td><td>0.1250</td>" in page.read_text()
+
+
+def test_a_key_is_sent_and_stands_on_no_command_line(make_front, lm_eval, tiny_llama, tmp_path, monkeypatch, capsys):
+    flags = ["--tasks", "sums", "--num-fewshot", "0", "--limit", "1", "--lm-eval", lm_eval]
+    monkeypatch.setenv("ATOM_API_KEY", "secret")
+    with make_front(ServerOptions(api_key="secret")) as front:
+        command = ["bench", "accuracy", "--base-url", front.url, *flags]
+        assert main(command) == 1
+        assert "where keys are asked for" in capsys.readouterr().err
+        assert main([*command, "--tokenizer", str(tiny_llama)]) == 0
+    made = arguments(Evaluation(command="lm_eval", tasks=("t",), tokenizer="f"), front.url, "m")
+    assert "secret" not in " ".join(made)
 
 
 @pytest.mark.slow

@@ -136,7 +136,11 @@ def test_the_device_of_a_trace_is_taken_unless_another_one_is_asked_for(tmp_path
         "MI300X",
     ]
     assert find_roofline(None, ("some GPU",), trace.matrices) is None
-    assert main(["trace", str(path), "--layer", "1"]) == 0
+    assert main(["trace", str(path), "--layer", "1", "--json", "found.json"]) == 0
+    document = json.loads(Path("found.json").read_text())
+    assert (document["devices"], document["machine"].keys()) == (["NVIDIA H100 80GB HBM3"], {"commit", "date"})
+    [phase] = document["phases"]
+    assert (phase["phase"], phase["attributed"]) == ("decode", pytest.approx(1 - 7 / phase["step_microseconds"]))
     [shown] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mlp")]
     assert shown.endswith("0%")
     assert main(["trace", str(path), "--layer", "1", "--on", "H9"]) == 1

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
+from atom_server.bench.origin import origin
 from atom_server.bench.pages.charts import check_chart
+from atom_server.bench.saved_results import save_json
 from atom_server.cli.columns import columns
 from atom_server.traces import Breakdown, TraceError, break_down, find_roofline, read_events, read_trace
 from atom_server.traces.picture import draw_breakdowns
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on", metavar="DEVICE", help="whose rates say what is least, such as MI300X (default: the trace's own)"
     )
     parser.add_argument("--output-dir", type=Path, default=Path("."), metavar="DIR", help="default: the current one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the breakdowns there, too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the modules into a .png, .svg or .pdf")
 
 
@@ -67,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
         path = args.output_dir / f"{breakdown.phase}_breakdown.xlsx"
         write_workbook(path, breakdown)
         print(f"written: {path}\n")
+    if args.json is not None:
+        about = {"benchmark": "trace", "trace": args.file.name, "devices": trace.devices, "machine": origin()}
+        print(f"written: {save_json(args.json, about | {'phases': [asdict(each) for each in found]})}")
     if args.plot is not None:
         draw_breakdowns(args.plot, found)
         print(f"drawn: {args.plot}")

@@ -69,6 +69,9 @@ def evaluate(evaluation: Evaluation, url: str, model: str, api_key: str | None =
     Raises:
         BenchError: lm-eval is not there, or failed.
     """
+    if api_key and not (evaluation.tokenizer or evaluation.chat):
+        # It takes a key for that from its command line alone, which every user of the machine can read.
+        raise BenchError("where keys are asked for, lm-eval cannot ask the server for tokens: name --tokenizer FOLDER")
     command = [check_command(evaluation.command), *arguments(evaluation, url, model)]
     with tempfile.TemporaryDirectory(prefix="atom-lm-eval-") as folder:
         environment = settings.environment_with_openai_key(api_key)
