@@ -9,7 +9,7 @@ SERVE := .serve/bin/atom
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-changed test-timing test-slow test-vllm test-ray ci conformance check check-changed fmt hooks bench docs build clean
+.PHONY: help setup serve chat test test-changed test-timing test-slow test-vllm test-ray ci conformance check check-changed fmt hooks bench docs site build clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -66,11 +66,15 @@ bench: $(HATCH) ## measure our engine beside transformers
 docs: $(HATCH) ## write docs/configuration.md and the charts anew
 	@$(HATCH) run docs
 
+site: $(HATCH) ## build the pages and the dashboard into site/, strictly (makes .hatch/site)
+	@$(HATCH) run site:build
+	@$(HATCH) run dashboard --output site/dashboard.html
+
 build: $(HATCH) ## build the packages' wheels into dist/
 	@$(HATCH) run build
 
 clean: ## remove the environments and caches of this folder
-	rm -rf .serve .venv .hatch .conformance .vllm .ray dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .serve .venv .hatch .conformance .vllm .ray dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache site
 
 # A package that asks for something new has the environment made anew.
 $(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.toml)

@@ -88,12 +88,17 @@ class PublishedCheckpoint:
             others={pattern: (dtype, shape_of(pattern, shape)) for pattern, (dtype, shape) in self.others.items()},
         )
 
-    def write(self, folder: Path) -> Path:
-        """A folder with the config and files of that size."""
+    def write_config(self, folder: Path) -> Path:
+        """A folder with the config alone."""
         config = json.loads((FOLDER / f"{self.config}.json").read_text()) | dict(self.changes)
         config = {name: value for name, value in config.items() if value is not None or name not in self.changes}
         config["quantization_config"] = dict(self.quantization)
         (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    def write(self, folder: Path) -> Path:
+        """A folder with the config and files of that size."""
+        self.write_config(folder)
         shards: list[dict[str, Any]] = [{}]
         end = 0
         for name, (dtype, shape) in self.tensors().items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import runpy
 import shlex
 import signal
@@ -17,8 +19,10 @@ import pytest
 import atom_server
 from atom_core import EngineArgs
 from atom_core.config import ConfigError
+from atom_server.bench.tasks.own_server import own_server
 from atom_server.cli import doctor
 from atom_server.cli.main import build_parser
+from atom_server.traces import read_trace
 
 ROOT = Path(__file__).parents[3]
 # The commands, but for the shell's own words; MODEL takes the place of their models.
@@ -79,6 +83,23 @@ def test_the_server_is_ours(run, capsys):
 def test_the_benchmark_is_ours(run, capsys):
     assert run("atom.benchmarks.benchmark_serving", "--model m --base-url http://127.0.0.1:9 --num-prompts 1") == 1
     assert "127.0.0.1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_benchmarks_run_against_a_server_that_leaves_a_trace(run, tiny_llama, tmp_path, monkeypatch):
+    """As the guides have it, but for the lengths and the number of prompts, which are small here."""
+    monkeypatch.chdir(tmp_path)
+    profiled = f"--kv_cache_dtype fp8 --torch-profiler-dir ./trace --mark-trace {SMALL}"
+    with own_server(["--model", str(tiny_llama), *profiled.split()]) as url:
+        for flags in BENCHMARKS:
+            flags = re.sub(r"((?:input|output)-len[ =])\d+", r"\g<1>12", flags).replace("http://localhost:8000", url)
+            flags = re.sub(r"(num-prompts[ =])\d+", r"\g<1>3", flags).replace("MODEL", str(tiny_llama))
+            flags += "" if "input-len" in flags else " --random-input-len 12 --random-output-len 4"
+            assert run("atom.benchmarks.benchmark_serving", flags) == 0
+    assert json.loads(Path("r.json").read_text())["completed"] == 3
+    traces = list(Path("trace").glob(f"*/{tiny_llama.name}_ts_*.json.gz"))
+    assert traces
+    assert all(read_trace(trace).matrices for trace in traces)
 
 
 def test_simple_inference_answers_its_four_prompts(run, tiny_llama, capsys):

@@ -78,6 +78,14 @@ def test_saved_runs_are_drawn_by_throughput_a_line_for_each_model(texts, tmp_pat
         assert text in said
 
 
+def test_the_knee_of_a_sweep_is_marked_in_both_charts(texts, tmp_path):
+    path = tmp_path / "runs.svg"
+    draw_runs(path, [result(4, 90), result(8, 120)], at_knee=1)
+    assert texts(path).splitlines().count("knee") == 2
+    draw_runs(path, [result(4, 90), result(8, 120)])
+    assert "knee" not in texts(path)
+
+
 def test_a_run_of_the_server_is_drawn_while_it_is_measured(server, tmp_path, capsys):
     path = tmp_path / "run.png"
     assert main(["bench", "serve", "--base-url", server.url, *LOAD.split(), "--plot", str(path)]) == 0

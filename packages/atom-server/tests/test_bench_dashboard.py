@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from atom_server.bench.dashboard.curve import curve
 from atom_server.bench.dashboard.runs import read_results
 from atom_server.bench.dashboard.trends import trends
 from atom_server.cli.main import main
@@ -37,7 +38,7 @@ def write(tmp_path):
 
 
 def regressions(paths: list[str]) -> list[list[str]]:
-    runs, _ = read_results([Path(path) for path in paths])
+    runs = read_results([Path(path) for path in paths]).runs
     [changes] = trends(runs).values()
     return [change.regressions for change in changes]
 
@@ -79,6 +80,19 @@ def test_charts_are_well_formed_and_have_a_dot_for_each_run(write, tmp_path):
     for chart in charts:
         root = xml.etree.ElementTree.fromstring(chart)
         assert len([element for element in root.iter() if element.tag.endswith("circle")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("most", "labels"),
+    [
+        (24100.0, ["0", "5,000", "10,000", "15,000", "20,000"]),
+        (5.42, ["0", "2", "4"]),
+        (0.9, ["0", "0.2", "0.4", "0.6", "0.8"]),
+    ],
+)
+def test_axes_have_round_numbers(most, labels):
+    chart = curve({"line": [(most / 1.05, 1.0, "")]}, x_title="x", y_title="y")
+    assert re.findall(r'y="326" text-anchor="middle">([^<]*)<', chart) == labels
 
 
 def test_results_that_the_repository_keeps_are_shown(tmp_path):

@@ -19,8 +19,10 @@ def test_the_knee_is_where_throughput_ends_to_grow_faster_than_latency():
 
 def test_a_sweep_measures_each_load_and_marks_the_knee(server, tmp_path, capsys):
     flags = "--concurrency 4 1 --prompts-per-stream 2 --random-input-len 8 --random-output-len 3 --ignore-eos"
-    path = tmp_path / "sweep.json"
-    assert main(["bench", "sweep", "--base-url", server.url, *flags.split(), "--json", str(path)]) == 0
+    path, plot = tmp_path / "sweep.json", tmp_path / "sweep.svg"
+    files = ["--json", str(path), "--plot", str(plot)]
+    assert main(["bench", "sweep", "--base-url", server.url, *flags.split(), *files]) == 0
+    assert plot.exists()
     document = json.loads(path.read_text())
     assert [(each["max_concurrency"], each["completed"]) for each in document["results"]] == [(1, 2), (4, 8)]
     assert document["knee"] in (1, 4)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from atom_server.cli.main import main
-from atom_server.traces import TraceError, break_down, read_events
-from atom_server.traces.work import captured_graphs, steps_of
+from atom_server.traces import Roofline, TraceError, break_down, find_roofline, read_events, read_trace
+from atom_server.traces.work import Step, captured_graphs, steps_of
 
 STEP = "decode[requests=1 tokens=1]"
 
@@ -58,8 +58,8 @@ def graph_trace(num_layers: int = 2) -> tuple[list[dict[str, Any]], list[dict[st
     return replayed, captured
 
 
-def write(path: Path, events: list[dict[str, Any]]) -> Path:
-    text = json.dumps({"traceEvents": events})
+def write(path: Path, events: list[dict[str, Any]], **more: Any) -> Path:
+    text = json.dumps({"traceEvents": events} | more)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
@@ -93,6 +93,60 @@ def test_a_graph_of_another_number_of_kernels_says_nothing():
     assert captured_graphs(captured).keys() == {4}
     [step] = steps_of([*replayed, event("kernel", "one_more", 900, 1, correlation=5)], captured_graphs(captured))
     assert {work.module for work in step.work} == {""}
+
+
+# A device that reads 1000 bytes and multiplies 4000 numbers in a microsecond.
+MATRIX = {"bytes": 4000, "numbers": 2000, "experts": [1, 1], "is_head": False}
+
+
+def make_roofline(**changes: Any) -> Roofline:
+    return Roofline("test", 1e9, {16: 8e9}, {"model.layers.1.mlp": MATRIX | changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens", "least"),
+    [
+        ({}, 1, 4.0),  # reads 4000 bytes
+        ({}, 100, 50.0),  # multiplies 100 x 2000 numbers
+        ({"is_head": True}, 100, 4.0),
+        ({"experts": [1, 4]}, 1, 1.0),
+        ({"experts": [2, 4]}, 2, 3.0),  # of four experts two tokens of two choose three
+    ],
+)
+def test_the_least_time_of_a_module_is_that_of_reads_or_products(changes, tokens, least):
+    step = Step("decode", 0.0, 1, tokens)
+    roofline = make_roofline(**changes)
+    assert roofline.least_microseconds(step, "model.layers.1.mlp") == pytest.approx(least)
+    assert roofline.least_microseconds(step, "model.layers.1.norm") is None
+
+
+def test_a_module_reaches_its_least_time_over_what_its_kernels_took():
+    found = break_down(steps_of(eager_trace()), "decode", 1, make_roofline())
+    assert [row.roofline for row in found.rows] == [None, pytest.approx(4 / 21)]
+
+
+def test_the_device_of_a_trace_is_taken_unless_another_one_is_asked_for(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("openpyxl")
+    monkeypatch.chdir(tmp_path)
+    about = {"deviceProperties": [{"name": "NVIDIA H100 80GB HBM3"}], "atom_matrices": {"model.layers.1.mlp": MATRIX}}
+    path = write(tmp_path / "t.json", eager_trace(), **about)
+    trace = read_trace(path)
+    assert [find_roofline(asked, trace.devices, trace.matrices).name for asked in (None, "mi300x")] == [
+        "H100",
+        "MI300X",
+    ]
+    assert find_roofline(None, ("some GPU",), trace.matrices) is None
+    assert main(["trace", str(path), "--layer", "1", "--json", "found.json"]) == 0
+    document = json.loads(Path("found.json").read_text())
+    assert (document["devices"], document["machine"].keys()) == (["NVIDIA H100 80GB HBM3"], {"commit", "date"})
+    [phase] = document["phases"]
+    assert (phase["phase"], phase["attributed"]) == ("decode", pytest.approx(1 - 7 / phase["step_microseconds"]))
+    [shown] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mlp")]
+    assert shown.endswith("0%")
+    assert main(["trace", str(path), "--layer", "1", "--on", "H9"]) == 1
+    assert "the rates of MI300X" in capsys.readouterr().err
+    assert main(["trace", str(write(path, eager_trace())), "--layer", "1", "--on", "H100"]) == 1
+    assert "does not say what modules multiply with" in capsys.readouterr().err
 
 
 def test_the_middle_step_of_a_phase_is_taken():
@@ -165,6 +219,10 @@ def test_workbooks_of_a_recorded_trace_equal_a_count_of_it(tiny_llama, tmp_path,
     assert str(trace) in capsys.readouterr().out
     assert trace.name.startswith(tiny_llama.name)
     assert main(["trace", str(trace), "--layer", "1", "--plot", "modules.svg"]) == 0
+    matrices = read_trace(trace).matrices
+    gate_up = matrices["model.layers.1.mlp.gate_up_proj"]
+    assert gate_up["bytes"] == 4 * gate_up["numbers"]
+    assert matrices["lm_head"]["is_head"] is True
     events = read_events(trace)
     for phase, tokens in (("prefill", 24), ("decode", 1)):
         rows = read_back(Path(f"{phase}_breakdown.xlsx"))

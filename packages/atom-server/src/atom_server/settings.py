@@ -47,6 +47,11 @@ def save_to_pytorch_benchmark_format() -> bool:
     return os.environ.get("SAVE_TO_PYTORCH_BENCHMARK_FORMAT", "") not in ("", "0")
 
 
+def environment_with_openai_key(key: str | None) -> dict[str, str]:
+    """``OPENAI_API_KEY``: what lm-eval sends a server; `atom bench accuracy` hands it the key of ``ATOM_API_KEY``."""
+    return {**os.environ, "OPENAI_API_KEY": key or os.environ.get("OPENAI_API_KEY") or "none"}
+
+
 def default_engine_log_level(level: str) -> None:
     """Make the engine's process log as this one does, unless ``ATOM_LOG_LEVEL`` says otherwise."""
     os.environ.setdefault("ATOM_LOG_LEVEL", level.upper())

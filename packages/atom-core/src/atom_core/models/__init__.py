@@ -37,7 +37,16 @@ if TYPE_CHECKING:
         layer_weights,
         place,
     )
-    from atom_models.simulation import Prediction, Ranks, System, UnknownSystemError, find_system, predict, scaling_of
+    from atom_models.simulation import (
+        Device,
+        Prediction,
+        Ranks,
+        System,
+        UnknownSystemError,
+        find_system,
+        predict,
+        scaling_of,
+    )
 
 __all__ = [
     "DEVICE_COUNTS",
@@ -47,6 +56,7 @@ __all__ = [
     "AccuracyError",
     "Architecture",
     "CheckpointError",
+    "Device",
     "LayerWeights",
     "LoadedModel",
     "ModelRequirements",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -138,6 +139,11 @@ class TorchProfiler:
         except OSError as error:
             raise ProfilerError(f"traces cannot be written to {self.folder}: {error.strerror}") from error
         self._profile = self._record(more=self._config.more)
+        if self._config.mark_trace:
+            # Imported here: the API process has no torch.
+            from atom_models.requirements.module_matrices import module_matrices
+
+            self._profile.add_metadata_json("atom_matrices", json.dumps(module_matrices(self.modules)))
 
     def _record(self, *, more: bool) -> torch.profiler.profile:
         import torch

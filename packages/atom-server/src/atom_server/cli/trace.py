@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
+from atom_server.bench.origin import origin
 from atom_server.bench.pages.charts import check_chart
+from atom_server.bench.saved_results import save_json
 from atom_server.cli.columns import columns
-from atom_server.traces import Breakdown, TraceError, break_down, read_events
+from atom_server.traces import Breakdown, TraceError, break_down, find_roofline, read_events, read_trace
 from atom_server.traces.picture import draw_breakdowns
 from atom_server.traces.work import captured_graphs, steps_of
 from atom_server.traces.workbook import check_workbooks, write_workbook
@@ -16,7 +19,8 @@ HELP = "break a profiler trace down by modules"
 USAGE = "FILE [--layer N] [flags]"
 DESCRIPTION = """\
 Read a trace of a CPU, CUDA or ROCm device that was recorded with --mark-trace, and write what one layer spends in each
-module and kernel into prefill_breakdown.xlsx and decode_breakdown.xlsx, beside the mean over all layers."""
+module and kernel into prefill_breakdown.xlsx and decode_breakdown.xlsx, beside the mean over all layers. Where the
+rates of the device are known, the least time of a module's matrices is shown as a share of the time that it took."""
 EXAMPLES = """\
 examples:
   atom profile --model smollm2 --mark-trace
@@ -37,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="trace of the captures, which tells modules of graphs (default: capture_ts_* beside FILE)",
     )
+    parser.add_argument(
+        "--on", metavar="DEVICE", help="whose rates say what is least, such as MI300X (default: the trace's own)"
+    )
     parser.add_argument("--output-dir", type=Path, default=Path("."), metavar="DIR", help="default: the current one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the breakdowns there, too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the modules into a .png, .svg or .pdf")
 
 
@@ -46,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     check_workbooks()
     if args.plot is not None:
         check_chart(args.plot)
-    events = read_events(args.file)
+    trace = read_trace(args.file)
+    events, roofline = trace.events, find_roofline(args.on, trace.devices, trace.matrices)
     graphs = captured_graphs(events)
     for path in _capture_traces(args):
         graphs |= captured_graphs(read_events(path))
@@ -55,13 +64,16 @@ def run(args: argparse.Namespace) -> int:
         raise TraceError(f"{args.file} has no step of the engine: record it with --mark-trace")
     has = {step.kind for step in steps}
     phases = [phase for phase in PHASES if phase in has or (phase == "prefill" and "mixed" in has)]
-    found = [break_down(steps, phase, args.layer) for phase in phases]
+    found = [break_down(steps, phase, args.layer, roofline) for phase in phases]
     args.output_dir.mkdir(parents=True, exist_ok=True)
     for breakdown in found:
         print("\n".join(_summary(breakdown)))
         path = args.output_dir / f"{breakdown.phase}_breakdown.xlsx"
         write_workbook(path, breakdown)
         print(f"written: {path}\n")
+    if args.json is not None:
+        about = {"benchmark": "trace", "trace": args.file.name, "devices": trace.devices, "machine": origin()}
+        print(f"written: {save_json(args.json, about | {'phases': [asdict(each) for each in found]})}")
     if args.plot is not None:
         draw_breakdowns(args.plot, found)
         print(f"drawn: {args.plot}")
@@ -75,9 +87,27 @@ def _capture_traces(args: argparse.Namespace) -> list[Path]:
 
 
 def _summary(found: Breakdown) -> list[str]:
-    rows = [("module", "kernel", "us", "share", f"mean of {max(row.num_layers for row in found.rows)} layers")]
+    rows = [
+        (
+            "module",
+            "kernel",
+            "us",
+            "share",
+            f"mean of {max(row.num_layers for row in found.rows)} layers",
+            "of roofline",
+        )
+    ]
     rows += [
-        (row.module, row.kernel[:64], f"{row.microseconds:.1f}", f"{row.share:.1%}", f"{row.mean_microseconds:.1f}")
+        (
+            *(
+                row.module,
+                row.kernel[:64],
+                f"{row.microseconds:.1f}",
+                f"{row.share:.1%}",
+                f"{row.mean_microseconds:.1f}",
+            ),
+            "" if row.roofline is None else f"{row.roofline:.0%}",
+        )
         for row in found.rows[:_MOST_ROWS]
     ]
     more = len(found.rows) - _MOST_ROWS

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atom_server.traces.marks import layer_part
+from atom_server.traces.roofline import Roofline
 from atom_server.traces.trace_file import TraceError
 from atom_server.traces.work import Step, Work
 
@@ -20,6 +21,7 @@ class Row:
 
     Attributes:
         share: its part of the layer's time.
+        roofline: the least time of its module, over what all kernels of that module took; None where it is not known.
     """
 
     module: str
@@ -28,6 +30,7 @@ class Row:
     share: float
     mean_microseconds: float
     num_layers: int
+    roofline: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Breakdown:
         return dict(found)
 
 
-def break_down(steps: Sequence[Step], phase: str, layer: int) -> Breakdown:
+def break_down(steps: Sequence[Step], phase: str, layer: int, roofline: Roofline | None = None) -> Breakdown:
     """The breakdown of `phase`; a trace whose prompts all ran beside decodes gives mixed steps for "prefill".
 
     Raises:
@@ -90,7 +93,7 @@ def break_down(steps: Sequence[Step], phase: str, layer: int) -> Breakdown:
         len(of_phase),
         total,
         attributed / total if total else 0.0,
-        _rows(layers, layer),
+        _rows(layers, layer, _shares_of_roofline(step, layers[layer], roofline)),
         _by_module(step),
     )
 
@@ -103,7 +106,18 @@ def _layers(step: Step) -> dict[int, list[tuple[str, Work]]]:
     return dict(layers)
 
 
-def _rows(layers: dict[int, list[tuple[str, Work]]], layer: int) -> list[Row]:
+def _shares_of_roofline(step: Step, works: Sequence[tuple[str, Work]], roofline: Roofline | None) -> dict[str, float]:
+    """By the part of the layer, for those whose least time is known."""
+    if roofline is None:
+        return {}
+    taken: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for part, work in works:
+        taken[part, work.module] += work.microseconds
+    least = {key: roofline.least_microseconds(step, key[1]) for key in taken}
+    return {key[0]: time / taken[key] for key, time in least.items() if time is not None and taken[key]}
+
+
+def _rows(layers: dict[int, list[tuple[str, Work]]], layer: int, shares: Mapping[str, float]) -> list[Row]:
     """Kernels are the same in two layers where module, name and how often it came before are."""
     times: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
     keys: dict[int, list[tuple[str, str, int]]] = {}
@@ -125,6 +139,7 @@ def _rows(layers: dict[int, list[tuple[str, Work]]], layer: int) -> list[Row]:
             work.microseconds / total,
             statistics.fmean(times[key]),
             len(times[key]),
+            shares.get(module),
         )
         for (module, work), key in zip(works, keys[layer], strict=True)
     ]

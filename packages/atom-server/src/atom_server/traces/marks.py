@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_STEP = re.compile(r"(prefill|decode|mixed)\[requests=\d+ tokens=\d+\]")
+_STEP = re.compile(r"(prefill|decode|mixed)\[requests=(\d+) tokens=(\d+)\]")
 _LAYER = re.compile(r"(?P<before>[^\d.][^.]*(?:\.[^\d.][^.]*)*)\.(?P<number>\d+)(?:\.(?P<part>.+))?")
 # What the engine marks beside steps and modules.
 _OTHER_MARKS = ("sample", "draft")
+
+
+class StepMark(NamedTuple):
+    """What a step's mark says of it; `kind` is "prefill", "decode" or "mixed"."""
+
+    kind: str
+    num_requests: int
+    num_tokens: int
 
 
 class LayerPart(NamedTuple):
@@ -18,15 +26,15 @@ class LayerPart(NamedTuple):
     part: str
 
 
-def kind_of_step(name: str) -> str | None:
-    """ "prefill", "decode" or "mixed"; None for a mark that is no step."""
+def step_mark(name: str) -> StepMark | None:
+    """None for a mark that is no step."""
     found = _STEP.fullmatch(name)
-    return found.group(1) if found else None
+    return StepMark(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def is_module(name: str) -> bool:
     """Whether a mark within a step is that of a module."""
-    return name not in _OTHER_MARKS and kind_of_step(name) is None
+    return name not in _OTHER_MARKS and step_mark(name) is None
 
 
 def layer_part(module: str) -> LayerPart | None:

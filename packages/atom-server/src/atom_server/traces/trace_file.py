@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,28 @@ class TraceError(RuntimeError):
     """A trace that cannot be read, or does not hold what is asked of it; one line."""
 
 
+@dataclass(frozen=True)
+class Trace:
+    """A trace's file.
+
+    Attributes:
+        events: those that have a duration.
+        devices: names of the GPUs that were there.
+        matrices: what modules multiply with, by their names, as `atom_models` writes it; empty in older traces.
+    """
+
+    events: list[Event]
+    devices: tuple[str, ...] = ()
+    matrices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
 def read_events(path: Path) -> list[Event]:
-    """The events of a trace that have a duration.
+    """The events of `read_trace`."""
+    return read_trace(path).events
+
+
+def read_trace(path: Path) -> Trace:
+    """What a file holds.
 
     Raises:
         TraceError: the file is cut short, or no trace.
@@ -26,7 +48,10 @@ def read_events(path: Path) -> list[Event]:
         data = path.read_bytes()
         trace = json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
         events = trace["traceEvents"] if isinstance(trace, dict) else trace
-        return [event for event in events if event.get("ph") == "X" and "ts" in event and "dur" in event]
+        found = [event for event in events if event.get("ph") == "X" and "ts" in event and "dur" in event]
+        about = trace if isinstance(trace, dict) else {}
+        devices = tuple(str(device.get("name", "")) for device in about.get("deviceProperties", ()))
+        return Trace(found, devices, about.get("atom_matrices", {}))
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise TraceError(f"{path} is cut short: its compressed data ends too early; record it again") from None
     except json.JSONDecodeError as error:

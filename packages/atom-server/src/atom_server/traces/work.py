@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atom_server.traces.marks import is_module, kind_of_step
+from atom_server.traces.marks import is_module, step_mark
 from atom_server.traces.trace_file import Event
 
 MARK, OPERATOR = "user_annotation", "cpu_op"
@@ -34,6 +34,8 @@ class Step:
 
     kind: str
     start: float
+    num_requests: int
+    num_tokens: int
     work: list[Work] = field(default_factory=list)
 
     @property
@@ -139,9 +141,10 @@ def _add_rests(events: Sequence[Event], steps: dict[int, Step]) -> None:
 def _step_around(stack: Sequence[_Open], steps: dict[int, Step]) -> Step | None:
     """The step that a stack of events lies in; it is added to `steps` where it is new."""
     for opened in stack:
-        kind = kind_of_step(opened.event["name"]) if opened.event.get("cat") == MARK else None
-        if kind is not None:
-            return steps.setdefault(id(opened.event), Step(kind, opened.event["ts"]))
+        mark = step_mark(opened.event["name"]) if opened.event.get("cat") == MARK else None
+        if mark is not None:
+            step = Step(mark.kind, opened.event["ts"], mark.num_requests, mark.num_tokens)
+            return steps.setdefault(id(opened.event), step)
     return None
 
 

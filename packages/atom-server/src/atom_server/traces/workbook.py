@@ -10,9 +10,9 @@ from atom_server.traces.trace_file import TraceError
 
 COLUMNS = (
     "cpu_module", "gpu_kernel", "duration_us", "share", "sum_us", "module_share",
-    "avg_duration_us", "avg_sum_us", "num_layers",
+    "avg_duration_us", "avg_sum_us", "num_layers", "roofline_share",
 )  # fmt: skip
-_OF_MODULE = ("cpu_module", "sum_us", "module_share", "avg_sum_us")
+_OF_MODULE = ("cpu_module", "sum_us", "module_share", "avg_sum_us", "roofline_share")
 _WIDTHS = {"cpu_module": 28, "gpu_kernel": 70}
 
 
@@ -40,7 +40,7 @@ def write_workbook(path: Path, found: Breakdown) -> None:
         mean_sum = sum(row.mean_microseconds for row in rows)
         for row in rows:
             of_kernel = (module, row.kernel, row.microseconds, row.share, module_sum, module_sum / total)
-            sheet.append((*of_kernel, row.mean_microseconds, mean_sum, row.num_layers))
+            sheet.append((*of_kernel, row.mean_microseconds, mean_sum, row.num_layers, row.roofline))
         if len(rows) > 1:
             for name in _OF_MODULE:
                 column = COLUMNS.index(name) + 1

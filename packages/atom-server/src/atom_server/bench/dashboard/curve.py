@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 760, 360, 70, 50, 20
@@ -41,12 +42,21 @@ def curve(lines: Mapping[str, Sequence[Point]], *, x_title: str, y_title: str) -
 def _axes(most_x: float, most_y: float, x_title: str, y_title: str) -> str:
     floor = _HEIGHT - _BOTTOM
     parts = [f'<path d="M{_LEFT},{_TOP}V{floor}H{_WIDTH - 10}" fill="none" stroke="#888"/>']
-    for tick in range(_NUM_TICKS + 1):
-        x = _LEFT + (_WIDTH - _LEFT - 10) * tick / _NUM_TICKS
-        y = floor - (floor - _TOP) * tick / _NUM_TICKS
-        parts.append(f'<text x="{x:.0f}" y="{floor + 16}" text-anchor="middle">{most_x * tick / _NUM_TICKS:.3g}</text>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{most_y * tick / _NUM_TICKS:.3g}</text>')
+    for value in _ticks(most_x):
+        x = _LEFT + (_WIDTH - _LEFT - 10) * value / most_x
+        parts.append(f'<text x="{x:.0f}" y="{floor + 16}" text-anchor="middle">{value:,.6g}</text>')
+    for value in _ticks(most_y):
+        y = floor - (floor - _TOP) * value / most_y
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{value:,.6g}</text>')
     middle = (_TOP + floor) / 2
     parts.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">{html.escape(x_title)}</text>')
     turned = f'x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})"'
     return "".join([*parts, f"<text {turned}>{html.escape(y_title)}</text>"])
+
+
+def _ticks(most: float) -> list[float]:
+    """Round numbers from 0 on: the last one lies below `most` by enough for its label to fit."""
+    about = most / _NUM_TICKS
+    power = 10.0 ** math.floor(math.log10(about))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= about)
+    return [place * step for place in range(int(most * 0.97 / step) + 1)]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atom_server.bench.dashboard.curve import Point, curve
-from atom_server.bench.dashboard.runs import AccuracyReading, Run, read_results
+from atom_server.bench.dashboard.runs import AccuracyReading, Run, TaskScore, read_results
 from atom_server.bench.dashboard.trends import Change, trends
 from atom_server.bench.pages.page import Marked, page, section, table
 
@@ -26,14 +26,16 @@ def write_dashboard(output: Path, results: Sequence[Path], traces: Sequence[Path
     Raises:
         BenchError: a file is no result.
     """
-    runs, readings = read_results(results)
-    found = trends(runs)
+    read = read_results(results)
+    runs, found = read.runs, trends(read.runs)
     worse = [change for changes in found.values() for change in changes if change.regressions]
     parts = [_regressions(worse)] if runs else []
     if runs:
         parts += [section("Throughput against latency", *_curves(runs)), section("Trends", *_trends(found))]
-    if readings:
-        parts.append(section("Accuracy", _accuracy(readings)))
+    tables = [_accuracy(read.readings)] if read.readings else []
+    tables += [_task_scores(read.scores)] if read.scores else []
+    if tables:
+        parts.append(section("Accuracy", *tables))
     parts.append(section("Files", _files(results, traces, output.parent)))
     output.write_text(page("ATOM: measurements", *parts), encoding="utf-8")
     return worse
@@ -93,6 +95,18 @@ def _accuracy(readings: Sequence[AccuracyReading]) -> str:
             each.file,
         )
         for each in readings
+    ]
+    return table(rows, head)
+
+
+def _task_scores(scores: Sequence[TaskScore]) -> str:
+    head = ("model", "weights", "task", "metric", "value", "stderr", "commit", "file")
+    rows = [
+        (
+            *(each.model, each.weights, each.task, each.metric, f"{each.value:.4f}"),
+            *("" if each.stderr is None else f"{each.stderr:.4f}", each.commit, each.file),
+        )
+        for each in scores
     ]
     return table(rows, head)
 

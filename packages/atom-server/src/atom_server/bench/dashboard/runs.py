@@ -49,25 +49,51 @@ class AccuracyReading:
     file: str
 
 
-def read_results(paths: Sequence[Path]) -> tuple[list[Run], list[AccuracyReading]]:
-    """All runs and readings of files of `atom bench serve`, `sweep` and `accuracy`, and `python -m benchmarks served`.
+@dataclass(frozen=True)
+class TaskScore:
+    """How a model answered a task, as `atom bench accuracy --tasks` wrote it; `metric` says how it was read, too."""
+
+    model: str
+    weights: str
+    task: str
+    metric: str
+    value: float
+    stderr: float | None
+    commit: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """What files hold; runs in order of time."""
+
+    runs: list[Run]
+    readings: list[AccuracyReading]
+    scores: list[TaskScore]
+
+
+def read_results(paths: Sequence[Path]) -> Results:
+    """What files of `atom bench serve`, `sweep` and `accuracy`, and of `python -m benchmarks served` hold.
 
     Raises:
         BenchError: a file is none of these.
     """
     runs: list[Run] = []
     readings: list[AccuracyReading] = []
+    scores: list[TaskScore] = []
     for path in paths:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             found_runs, found_readings = _runs(document, path.name), _readings(document, path.name)
+            found_scores = _scores(document, path.name)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BenchError(f"{path} is no result: {type(error).__name__}: {error}") from None
-        if not found_runs and not found_readings:
+        if not found_runs and not found_readings and not found_scores:
             raise BenchError(f"{path} is no result of atom bench serve, sweep or accuracy, or of benchmarks served")
         runs += found_runs
         readings += found_readings
-    return sorted(runs, key=lambda run: run.moment), readings
+        scores += found_scores
+    return Results(sorted(runs, key=lambda run: run.moment), readings, scores)
 
 
 def _runs(document: Mapping[str, Any], file: str) -> list[Run]:
@@ -107,4 +133,17 @@ def _readings(document: Mapping[str, Any], file: str) -> list[AccuracyReading]:
         )
         for each in results
         if "perplexity" in each
+    ]
+
+
+def _scores(document: Mapping[str, Any], file: str) -> list[TaskScore]:
+    results = document["results"] if isinstance(document.get("results"), list) else []
+    commit = (document.get("machine") or {}).get("commit") or ""
+    return [
+        TaskScore(
+            *(each["model"], each.get("quantization", ""), each["task"], f"{each['metric']}, {each['filter']}"),
+            *(each["value"], each["stderr"], commit, file),
+        )
+        for each in results
+        if "task" in each
     ]

@@ -58,8 +58,11 @@ def draw_run(target: Path | TextIO, outcomes: Sequence[Outcome], seconds: float,
     figure.savefig(target, format=None if isinstance(target, Path) else "svg")
 
 
-def draw_runs(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
+def draw_runs(path: Path, results: Sequence[Mapping[str, Any]], *, at_knee: int | None = None) -> None:
     """Saved runs: each latency's median and highest percentile against throughput, a line for each model.
+
+    Args:
+        at_knee: which of the results is marked as the knee of their curve.
 
     Raises:
         BenchError: a result is none of `atom bench serve`, or there is none.
@@ -72,6 +75,9 @@ def draw_runs(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
         axes.set(title=TITLES[name], xlabel="output tokens/s", ylabel="ms")
         for color, (model, runs) in zip(itertools.cycle(_COLORS), _by_model(results).items(), strict=False):
             _draw_line(axes, name, model, runs, color)
+        if at_knee is not None:
+            place = (results[at_knee]["output_throughput"], results[at_knee][f"median_{name}_ms"])
+            axes.plot(*place, "o", markersize=12, fillstyle="none", color="black", label="knee")
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=7)
     figure.savefig(path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:64em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
-h1{font-size:1.4em}h2{font-size:1.1em;margin-top:2em}table{border-collapse:collapse}
+h1{font-size:1.4em}h2{font-size:1.1em;margin-top:2em}table{border-collapse:collapse;margin-bottom:1.5em}
 th,td{padding:.3em .9em;border-bottom:1px solid #ddd;text-align:right}th:first-child,td:first-child{text-align:left}
 svg{max-width:100%;height:auto}.bad{color:#b00020;font-weight:600}.good{color:#00703c}
 """

@@ -1,4 +1,4 @@
-"""`atom bench accuracy`: what quantization costs a model on a text, against the model without it."""
+"""`atom bench accuracy`: what quantization costs a model on a text, or how it answers the questions of lm-eval."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from atom_core.config import CACHE_DTYPES
 from atom_server.bench.accuracy import STORED, Comparison, Reading, compare
 from atom_server.bench.origin import origin
 from atom_server.bench.outcome import BenchError
+from atom_server.cli.bench.tasks import add_task_flags, run_tasks
 from atom_server.cli.columns import columns
 
-USAGE = "accuracy --model MODEL --text FILE [--quantization FORMAT ...] [flags]"
+USAGE = "accuracy --model MODEL (--text FILE | --tasks TASK ...) [--quantization FORMAT ...] [flags]"
 DESCRIPTION = """\
 Let a model read a text, once as it is and once in each number format that is named, and print the perplexity of each,
 its divergence from the model as it is (KL, in nats a token), and how often both expect the same token most. The text is
-read in windows that begin anew. A checkpoint that is quantized already is compared with a plain one by --against."""
+read in windows that begin anew. A checkpoint that is quantized already is compared with a plain one by --against.
+
+Or let lm-eval (pip install 'lm-eval[api]') ask the questions of its tasks to a running server, or to one that is
+started for the model and ends with the measurement."""
 EXAMPLES = """\
 examples:
   atom bench accuracy --text book.txt --quantization fp8 int8 int4 mxfp4
   atom bench accuracy --model ./my-model --text book.txt --kv-cache-dtype fp8
   atom bench accuracy --model ./my-model-fp8 --against ./my-model --text book.txt --json accuracy.json
+  atom bench accuracy --model ./my-model --tasks gsm8k --num-fewshot 5 --json gsm8k.json
+  atom bench accuracy --base-url http://127.0.0.1:8000 --tasks gsm8k --limit 100
 """
 
 
@@ -31,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the text, and what to compare."""
     parser.add_argument("--model", default="smollm2", help="folder, .gguf file or name (default: %(default)s)")
     parser.add_argument("--against", metavar="MODEL", help="compare with this model (default: the same, unquantized)")
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="what to read, in UTF-8")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="what to read, in UTF-8")
     parser.add_argument(
         "--quantization",
         nargs="+",
@@ -49,14 +55,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, default=512, help="tokens read at once (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--commit", help="of this software, for that file, where git is not there to tell")
+    add_task_flags(parser.add_argument_group("tasks"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, save."""
-    if args.quantization is None and args.kv_cache_dtype == "auto" and args.against is None:
-        raise BenchError("there is nothing to compare: name --quantization, --kv-cache-dtype fp8 or --against MODEL")
+    if (args.text is None) == (args.tasks is None):
+        raise BenchError("name what to measure by: either a text by --text FILE, or tasks by --tasks TASK ...")
     if args.json is not None and not args.json.parent.is_dir():
         raise BenchError(f"--json {args.json}: there is no folder {args.json.parent}")
+    return run_tasks(args) if args.tasks else _run_text(args)
+
+
+def _run_text(args: argparse.Namespace) -> int:
+    if args.quantization is None and args.kv_cache_dtype == "auto" and args.against is None:
+        raise BenchError("there is nothing to compare: name --quantization, --kv-cache-dtype fp8 or --against MODEL")
     text = _read(args.text)
     comparison = Comparison(
         model=args.model,

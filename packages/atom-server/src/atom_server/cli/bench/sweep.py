@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         document = {"benchmark": "sweep", "knee": results[at_knee]["max_concurrency"], "machine": origin()}
         print(f"written: {save_json(args.json, document | {'results': results})}")
     if args.plot is not None:
-        draw_runs(args.plot, results)
+        draw_runs(args.plot, results, at_knee=at_knee)
         print(f"drawn: {args.plot}")
     return 1 if any(result["failed"] for result in results) else 0
 

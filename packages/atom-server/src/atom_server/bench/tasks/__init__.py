@@ -1,0 +1,1 @@
+"""Accuracy by the tasks of lm-eval, and a server to ask."""
