@@ -44,10 +44,10 @@ ROOMS = {
     "atom_server": (
         "__main__ entrypoints benchmarks examples",
         "cli",
-        "lifecycle bench traces batches",
+        "lifecycle bench traces",
         "app banner",
         "routes startup",
-        "responses",
+        "responses batches",
         "answers observe",
         "generation",
         "prompts",
