@@ -136,8 +136,9 @@ class BatchFile:
             read = decode_json_object(text)
             custom_id = self._name(read.pop("custom_id", None), number)
             url, body = self._published(read) if self.defaults is None or "body" in read else self._alone(read)
-            if body.get("stream"):
-                raise ValueError("stream is true; answers of a batch are whole")
+            for name in ("stream", "background"):
+                if body.get(name):
+                    raise ValueError(f"{name} is true; answers of a batch are whole")
         except APIError as error:
             return BadLine(custom_id, number, error.message.replace("the body", "the line", 1))
         except ValueError as error:

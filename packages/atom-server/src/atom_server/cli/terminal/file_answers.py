@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from atom_core import AsyncEngine, EngineArgs, SamplingParams
+from atom_core import EngineArgs, SamplingParams
 from atom_server.app import create_app
 from atom_server.batches.asking import asking
 from atom_server.batches.journal import Answer, Journal, entry_of
