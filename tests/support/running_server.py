@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from openai import OpenAI
 
 from atom_core import AsyncEngine, EngineArgs
 from atom_server import ServerOptions, create_app
+from atom_server.connections.disconnect import cancel_all
 from atom_server.connections.listen import open_socket, url_of
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
 
@@ -110,7 +113,14 @@ class RunningServer:
         app = create_app(self.engine, self._options)
         self.state = app.state.server
         self._server = SignalFreeServer(uvicorn_settings(app, self._options))
-        return asyncio.ensure_future(self._server.serve(sockets=[listener]))
+        return asyncio.ensure_future(self._serve(app, listener))
+
+    async def _serve(self, app: FastAPI, listener: socket.socket) -> None:
+        batches = self.state.batches
+        working = [] if batches is None else [asyncio.ensure_future(batches.run(app, self.state))]
+        await self._server.serve(sockets=[listener])
+        await cancel_all(*working)
+        self.state.close()
 
 
 class Front(RunningServer):

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from atom_server.batches.journal import Journal
-from atom_server.batches.lines import BatchError, BatchFile, BatchLine
+from atom_server.batches.journal import Answer, Journal, Refusal, entry_of
+from atom_server.batches.lines import BadLine, BatchError, BatchFile, BatchLine
 from atom_server.batches.run import answer_all
 from atom_server.cli.main import main
 
@@ -31,13 +31,22 @@ def written(tmp_path):
     return write
 
 
-def answer_of(status=200, body=None):
-    return {"response": {"status_code": status, "request_id": "r", "body": body or {}}, "error": None}
+def requests_of(path, defaults=DEFAULTS, **settings):
+    return BatchFile(path=path, defaults=defaults, **settings)
+
+
+def line_of(custom_id):
+    return BatchLine(custom_id, "/v1/completions", {})
+
+
+def add(journal, custom_id, status=200):
+    line = line_of(custom_id)
+    journal.add(line, entry_of(line, Answer(status, "r", b"{}")), status)
 
 
 def test_a_body_alone_goes_to_the_route_of_its_prompt_and_takes_what_it_leaves_out(written):
     path = written({"prompt": "a", "max_tokens": 7}, "", {"messages": [], "custom_id": "m"})
-    assert list(BatchFile(path, DEFAULTS)) == [
+    assert list(requests_of(path)) == [
         BatchLine("line-1", "/v1/completions", {"prompt": "a", "max_tokens": 7, "temperature": 0}),
         BatchLine("m", "/v1/chat/completions", {"messages": [], "max_tokens": 5, "temperature": 0}),
     ]
@@ -46,11 +55,11 @@ def test_a_body_alone_goes_to_the_route_of_its_prompt_and_takes_what_it_leaves_o
 def test_a_request_of_openais_format_is_sent_as_it_stands(written):
     body = {"input": "x"}
     path = written({"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": body})
-    assert list(BatchFile(path, DEFAULTS)) == [BatchLine("e", "/v1/embeddings", body)]
+    assert list(requests_of(path)) == [BatchLine("e", "/v1/embeddings", body)]
 
 
 def test_with_chat_a_prompt_is_what_a_user_says_unless_it_is_of_ids(written):
-    first, second = BatchFile(written({"prompt": "hi"}, {"prompt": [1, 2]}), {}, is_chat=True)
+    first, second = requests_of(written({"prompt": "hi"}, {"prompt": [1, 2]}), {}, is_chat=True)
     assert first == BatchLine("line-1", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
     assert second == BatchLine("line-2", "/v1/completions", {"prompt": [1, 2]})
 
@@ -58,43 +67,53 @@ def test_with_chat_a_prompt_is_what_a_user_says_unless_it_is_of_ids(written):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: Expecting property name"),
-        ("[1]", "line 2: a request is an object of JSON, and this is list"),
+        ("{", "line 2: the line is not valid JSON: expecting property name"),
+        ("[1]", "line 2: the line must be a JSON object, not an array"),
         ("[" * 100_000, "line 2: "),
         ({"promt": "a"}, "line 2: it has neither prompt, messages nor body"),
         ({"prompt": "a", "custom_id": 3}, "line 2: custom_id is 3; it must be text"),
-        ({"prompt": "a", "custom_id": "line-1"}, "'line-1' in its requests 1 and 2"),
+        ({"prompt": "a", "custom_id": "line-1"}, "line 2: its custom_id 'line-1' is that of line 1"),
         ({"prompt": "a", "stream": True}, "line 2: stream is true"),
         ({"body": [], "url": "/v1/completions"}, "line 2: its body is no object of JSON"),
         (
             {"body": {}, "url": "/health"},
-            "line 2: it asks for POST /health; allowed is POST with one of /v1/completions",
+            "line 2: it asks for 'POST' '/health'; allowed is 'POST' with one of /v1/completions",
         ),
-        ({"body": {}, "url": "/v1/completions", "method": "GET"}, "line 2: it asks for GET /v1/completions"),
+        ({"body": {}, "url": "/v1/completions", "method": "GET"}, "line 2: it asks for 'GET' '/v1/completions'"),
     ],
 )
 def test_what_is_no_request_is_refused_by_its_line(line, message, written):
     with pytest.raises(BatchError) as caught:
-        BatchFile(written({"prompt": "first"}, line), {}).check()
+        requests_of(written({"prompt": "first"}, line), {}).check()
     assert message in str(caught.value)
 
 
 def test_a_file_without_requests_is_refused(written):
     with pytest.raises(BatchError, match="has no requests"):
-        BatchFile(written("", " "), {}).check()
+        requests_of(written("", " "), {}).check()
 
 
 def test_a_line_that_was_begun_is_cut_off_and_whole_ones_are_kept(tmp_path):
     path = tmp_path / "answers"
     with Journal(path) as journal:
-        journal.add("a", answer_of())
-        journal.add("b", answer_of(400))
+        add(journal, "a")
+        add(journal, "b", 400)
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:20])
     with Journal(path) as journal:
         assert journal.answered == {"a": 200, "b": 400}
         assert journal.num_refused == 1
     assert path.read_bytes() == whole
+
+
+def test_lines_without_names_are_known_again_by_their_numbers(tmp_path):
+    path = tmp_path / "answers"
+    with Journal(path, "number") as journal:
+        for number in (3, 7):
+            line = BadLine(None, number, "it is wrong")
+            journal.add(line, entry_of(line, Refusal("invalid_line", line.problem)), 0)
+    with Journal(path, "number") as journal:
+        assert journal.answered == {3: 0, 7: 0}
 
 
 def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path):
@@ -114,7 +133,7 @@ def test_two_processes_do_not_write_to_one_file(tmp_path):
 def test_a_line_that_finds_the_disk_full_is_not_there_in_part(tmp_path, monkeypatch):
     path = tmp_path / "answers"
     with Journal(path) as journal:
-        journal.add("a", answer_of())
+        add(journal, "a")
         whole, write = path.read_bytes(), os.write
 
         def full(file, data):
@@ -124,30 +143,33 @@ def test_a_line_that_finds_the_disk_full_is_not_there_in_part(tmp_path, monkeypa
 
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space"):
-            journal.add("b", answer_of())
+            add(journal, "b")
         assert path.read_bytes() == whole
         assert "b" not in journal.answered
 
 
 def ran(lines, ask, path, at_once=2):
-    told = []
+    kept = []
+
+    def keep(line, answer):
+        journal.add(line, entry_of(line, answer), answer.status)
+        kept.append(line)
+
     with Journal(path) as journal:
-        asyncio.run(answer_all(lines, ask, journal, at_once=at_once, told=lambda: told.append(1)))
-    return len(told)
+        asyncio.run(answer_all(iter(lines), ask, keep, at_once=at_once))
+    return len(kept)
 
 
-def test_only_what_has_no_answer_is_asked_and_what_is_busy_is_asked_again(tmp_path):
+def test_what_is_busy_is_asked_again(tmp_path):
     asked = []
-    with Journal(tmp_path / "answers") as journal:
-        journal.add("0", answer_of())
 
     async def ask(line):
         asked.append(line.custom_id)
-        return (503 if asked.count(line.custom_id) == 1 and line.custom_id == "1" else 200), "r", b"{}"
+        return Answer(503 if asked.count(line.custom_id) == 1 and line.custom_id == "1" else 200, "r", b"{}")
 
-    lines = [BatchLine(str(number), "/v1/completions", {}) for number in range(4)]
-    assert ran(lines, ask, tmp_path / "answers") == 3
-    assert sorted(asked) == ["1", "1", "2", "3"]
+    lines = [line_of(str(number)) for number in range(4)]
+    assert ran(lines, ask, tmp_path / "answers") == 4
+    assert sorted(asked) == ["0", "1", "1", "2", "3"]
 
 
 def test_no_more_are_asked_at_once_than_is_said(tmp_path):
@@ -157,11 +179,12 @@ def test_no_more_are_asked_at_once_than_is_said(tmp_path):
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0)
+        while most < 3:
+            await asyncio.sleep(0)
         running -= 1
-        return 200, "r", b"{}"
+        return Answer(200, "r", b"{}")
 
-    ran([BatchLine(str(number), "/", {}) for number in range(20)], ask, tmp_path / "answers", at_once=3)
+    ran([line_of(str(number)) for number in range(20)], ask, tmp_path / "answers", at_once=3)
     assert most == 3
 
 
@@ -169,9 +192,9 @@ def test_what_ends_a_batch_is_raised_and_answers_that_had_come_are_kept(tmp_path
     async def ask(line):
         if line.custom_id == "2":
             raise ConnectionError("the engine is gone")
-        return 200, "r", b"{}"
+        return Answer(200, "r", b"{}")
 
-    lines = [BatchLine(str(number), "/", {}) for number in range(4)]
+    lines = [line_of(str(number)) for number in range(4)]
     with pytest.raises(ConnectionError, match="the engine is gone"):
         ran(lines, ask, tmp_path / "answers", at_once=1)
     with Journal(tmp_path / "answers") as journal:

@@ -21,6 +21,7 @@ from atom_server.app import create_app
 from atom_server.banner import show_banner
 from atom_server.connections.connection import Connection
 from atom_server.connections.descriptors import connections_that_fit, watch_descriptors
+from atom_server.connections.disconnect import cancel_all
 from atom_server.connections.limits import ConnectionLimits
 from atom_server.connections.listen import url_of
 from atom_server.connections.open_connections import OpenConnections
@@ -173,6 +174,8 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         life = Lifecycle(state, server)
         _handle_signals(life.on_signal)
         watches = (life.watch_engine(), watch_descriptors(), watch_loop(state.metrics.loop_lag))
+        if state.batches is not None:
+            watches = (*watches, state.batches.run(app, state))
         watching = [asyncio.ensure_future(each) for each in watches]
         scheme = "https" if options.ssl_certfile else "http"
         show_banner(state, url_of(listener, scheme), seconds=time.time() - started)
@@ -180,8 +183,7 @@ async def _serve(args: EngineArgs, options: ServerOptions, listener: socket.sock
         gc.collect()
         gc.freeze()
         await server.serve(sockets=[listener])
-        for task in watching:
-            task.cancel()
+        await cancel_all(*watching)
         state.close()
         if life.death is not None:
             raise life.death

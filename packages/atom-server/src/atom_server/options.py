@@ -109,6 +109,14 @@ class ServerOptions:
         choices=("auto", "none", *MARKERS),
     )
     max_body_mb: float = _option(16.0, "Larger request bodies are refused, in MiB.", minimum=0.001, maximum=65536)
+    batch_folder: str | None = _option(
+        None,
+        "Folder for what /v1/files and /v1/batches keep; unset, they answer 404. A server that is started again "
+        "with it goes on with open batches.",
+    )
+    batch_folder_mb: float = _option(
+        4096.0, "What the files in --batch-folder may take together, in MiB.", minimum=0.001, maximum=2**30
+    )
     max_connections: int = _option(
         4096,
         "Connections at once. Beyond, the one that has waited longest for a request is closed; where all are being "

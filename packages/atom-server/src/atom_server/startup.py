@@ -10,6 +10,11 @@ from atom_core.config import ConfigError
 from atom_server.access.keys import KeyRing
 from atom_server.access.rate_limits import RateLimits
 from atom_server.access.tls import tls_context
+from atom_server.batches.folder import BatchFolder
+from atom_server.batches.room import Room
+from atom_server.batches.store import BatchStore
+from atom_server.batches.worker import BatchWorker
+from atom_server.generation.batch_share import BatchShare
 from atom_server.observe.metrics import Metrics
 from atom_server.observe.request_file import RequestFile
 from atom_server.observe.traces import Traces, check_endpoint
@@ -37,6 +42,8 @@ def check_options(options: ServerOptions) -> None:
         check_endpoint(options.otlp_traces_endpoint)
     load_template(None, options.chat_template)
     load_response_template(None, options.response_template)
+    if options.batch_folder is not None:
+        BatchFolder(Path(options.batch_folder)).close()
     if options.request_log is not None:
         RequestFile(options.request_log).close()
 
@@ -46,12 +53,15 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
 
     Raises:
         ChatTemplateError, OSError: the chat template cannot be read or does not parse.
-        ConfigError: the response template, the keys or the log of requests cannot be what the options say.
+        ConfigError: the response template, the keys, the folder of batches or the log of requests cannot be what the
+            options say.
     """
     own_name = _own_name(engine.info.model)
     names = options.served_model_names or (own_name,)
     template = load_template(engine.tokenizer, options.chat_template)
     declared = load_response_template(engine.tokenizer, options.response_template)
+    keys = KeyRing.of(options)
+    share = BatchShare.of(engine.info, engine.queue_limits.max_num_queued_tokens)
     return ServerState(
         engine=engine,
         options=options,
@@ -60,14 +70,23 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
         model_root=own_name,
         history_style=HistoryStyle() if template is None else HistoryStyle.of(template),
         output_format=None if template is None else _output_format(template, engine.tokenizer, options, declared),
-        keys=KeyRing.of(options),
+        keys=keys,
         rates=RateLimits(options.requests_per_minute, options.tokens_per_minute),
         metrics=Metrics(engine, prefix=options.metrics_prefix, model_name=names[0]),
         # Nobody waits for responses in the background, so they take less than half of the engine's places.
         responses=ResponseStore(max_running=max((engine.info.max_num_seqs - 1) // 2, 1)),
+        batch_share=share,
+        batches=_batches(options, share, num_keys=len(keys)),
         traces=None if options.otlp_traces_endpoint is None else Traces.to(options.otlp_traces_endpoint, names[0]),
         request_file=None if options.request_log is None else RequestFile(options.request_log),
     )
+
+
+def _batches(options: ServerOptions, share: BatchShare, *, num_keys: int) -> BatchWorker | None:
+    if options.batch_folder is None:
+        return None
+    room = Room(int(options.batch_folder_mb * 2**20), shared=num_keys > 1)
+    return BatchWorker(BatchStore(Path(options.batch_folder), room), at_once=share.num_samples)
 
 
 def _output_format(

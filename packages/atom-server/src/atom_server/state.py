@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from atom_core import AsyncEngine, Tokenizer
     from atom_server.access.keys import KeyRing
     from atom_server.access.rate_limits import RateLimits
+    from atom_server.batches.worker import BatchWorker
+    from atom_server.generation.batch_share import BatchShare
     from atom_server.generation.generation import Generation
     from atom_server.observe.metrics import Metrics
     from atom_server.observe.request_file import RequestFile
@@ -40,6 +42,8 @@ class ServerState:
         rates: how much each of them may use.
         metrics: counts of what has been served.
         responses: those that the Responses API has stored, to be fetched or continued.
+        batches: files and batches, where there is a folder for them.
+        batch_share: how much of the engine their lines may have.
         request_file: where each HTTP request leaves a line of JSON, if anywhere.
         traces: where a span of each HTTP request goes, if anywhere.
         draining: the server is going down and takes no new work.
@@ -59,6 +63,8 @@ class ServerState:
     rates: RateLimits
     metrics: Metrics
     responses: ResponseStore
+    batch_share: BatchShare
+    batches: BatchWorker | None = None
     request_file: RequestFile | None = None
     traces: Traces | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -87,6 +93,8 @@ class ServerState:
             self.request_file.close()
         if self.traces is not None:
             self.traces.close()
+        if self.batches is not None:
+            self.batches.store.close()
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with; APIError 404 for one that is not served."""

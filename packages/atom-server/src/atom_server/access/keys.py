@@ -30,12 +30,14 @@ class Caller:
         is_admin: may use the routes that are about the server itself.
         tenant: whose share of the engine and of its queue is used; "" where there is only one caller.
         salt: keeps the caller's cached prefixes apart from those of others; b"" where they may be shared.
+        is_batch: the request is a line of a batch, for which nobody waits.
     """
 
     name: str = ""
     is_admin: bool = True
     tenant: str = ""
     salt: bytes = b""
+    is_batch: bool = False
 
     def cache_salt(self, own: str) -> str:
         """The salt of a request that gave `own`. No other caller can arrive at the same one."""
@@ -110,6 +112,12 @@ class KeyRing:
             if hmac.compare_digest(digest, key.digest):
                 found = caller
         return found
+
+    def named(self, name: str) -> Caller | None:
+        """The caller of that name; None where no key has it any more."""
+        if not self._keys:
+            return None if name else ANYBODY
+        return next((caller for caller in self._callers if caller.name == name), None)
 
 
 def read_key_file(path: Path) -> list[tuple[str, bytes]]:

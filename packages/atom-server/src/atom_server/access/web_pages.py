@@ -20,6 +20,9 @@ from atom_server.options import ServerOptions
 
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _JSON = "application/json"
+# Where files come as forms do. Pages of others are known by the headers that browsers send with forms.
+_FORM_PATHS = frozenset(("/v1/files",))
+_FORM = "multipart/form-data"
 
 
 class WebPageGuard:
@@ -40,18 +43,18 @@ class WebPageGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                self._check(scope["method"], Headers(scope=scope))
+                self._check(scope["method"], Headers(scope=scope), _FORM if scope["path"] in _FORM_PATHS else _JSON)
             except APIError as error:
                 return await error.response(scope["path"])(scope, receive, send)
         await self._app(scope, receive, send)
 
-    def _check(self, method: str, headers: Headers) -> None:
+    def _check(self, method: str, headers: Headers, kind: str) -> None:
         if self._hosts is not None:
             self._check_host(headers.getlist("host"), self._hosts)
         if method not in _SAFE_METHODS:
             if not self._origins & {"*", headers.get("origin")}:
                 _check_origin(headers)
-            _check_is_json(headers)
+            _check_type(headers, kind)
 
     @staticmethod
     def _check_host(given: list[str], allowed: frozenset[str]) -> None:
@@ -100,12 +103,13 @@ def _check_origin(headers: Headers) -> None:
         raise APIError(403, message, code="origin_not_allowed")
 
 
-def _check_is_json(headers: Headers) -> None:
+def _check_type(headers: Headers, wanted: str) -> None:
     """Refuse a body that is not JSON: browsers let any page send other types to any address, without asking first."""
     if "transfer-encoding" not in headers and headers.get("content-length", "0").strip() == "0":
         return
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given == _JSON or given.endswith("+json"):
+    if given == wanted or (wanted == _JSON and given.endswith("+json")):
         return
+    sent = f"JSON, with the header 'Content-Type: {_JSON}' (curl: -H)" if wanted == _JSON else f"{wanted} (curl: -F)"
     kind = f"is of type {quoted(given)}" if given else "has no type"
-    raise APIError(415, f"the body {kind}; send JSON, with the header 'Content-Type: {_JSON}' (curl: -H)")
+    raise APIError(415, f"the body {kind}; send {sent}")

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
 
-from atom_server.batches.journal import Journal
+from atom_server.batches.journal import Answer
 from atom_server.batches.lines import BatchLine
 
-Ask = Callable[[BatchLine], Awaitable[tuple[int, str, bytes]]]
-"""Sends a request to its route: the status, the id of the request, and the body of the answer."""
+Ask = Callable[[BatchLine], Awaitable[Answer]]
+"""Sends a request to its route."""
+Keep = Callable[[BatchLine, Answer], object]
+"""Writes an answer; called in threads."""
 
 # Busy, or without an engine for a moment: asked again.
 _LATER = (429, 503)
 _LATER_SECONDS = 0.25
+# While a line of so many bytes is answered, no other one is read.
+_LARGE_BYTES = 2**22
 
 
 async def answer_all(
-    lines: Iterable[BatchLine], ask: Ask, journal: Journal, *, at_once: int, told: Callable[[], object]
+    lines: Iterator[BatchLine], ask: Ask, keep: Keep, *, at_once: int, places: asyncio.Semaphore | None = None
 ) -> None:
-    """Ask for every line that the journal has no answer to, so many at once.
+    """Ask for every line, so many at once.
 
     Args:
+        lines: read in threads, one after the other.
         ask: raises what ends the batch, such as the death of the engine.
-        told: is called after each answer.
+        places: shared with other batches: each line that is read or asked takes one.
 
     Raises:
-        Exception: what `ask` or the journal raised; answers that had come are in the journal.
+        Exception: what `lines`, `ask` or `keep` raised; answers that had come are kept.
     """
-    waiting = (line for line in lines if line.custom_id not in journal.answered)
+    reading = asyncio.Lock()
+    places = places or asyncio.Semaphore(at_once)
+
+    async def finish(line: BatchLine) -> None:
+        while (answer := await ask(line)).status in _LATER:
+            await asyncio.sleep(max(_LATER_SECONDS, answer.retry_after))
+        await asyncio.to_thread(keep, line, answer)
 
     async def work() -> None:
-        for line in waiting:
-            while (found := await ask(line))[0] in _LATER:
-                await asyncio.sleep(_LATER_SECONDS)
-            status, request_id, data = found
-            journal.add(line.custom_id, _answer(status, request_id, data))
-            told()
+        while True:
+            async with places:
+                async with reading:
+                    line = await asyncio.to_thread(next, lines, None)
+                    if line is not None and line.num_bytes > _LARGE_BYTES:
+                        await finish(line)
+                        continue
+                if line is None:
+                    return
+                await finish(line)
 
     try:
         async with asyncio.TaskGroup() as workers:
@@ -46,8 +59,3 @@ async def answer_all(
                 workers.create_task(work())
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
-
-
-def _answer(status: int, request_id: str, data: bytes) -> dict[str, Any]:
-    response = {"status_code": status, "request_id": request_id, "body": json.loads(data)}
-    return {"response": response, "error": None}

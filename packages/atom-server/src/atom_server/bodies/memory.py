@@ -6,6 +6,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from atom_server.errors import RETRY_AFTER, APIError
 
+# Files go to the disk as they come, and their routes limit them.
+_ON_DISK = frozenset(("/v1/files",))
 # A body of so many bytes is always taken: ordinary requests come through while somebody sends large ones.
 _FREE_BYTES = 64 * 1024
 
@@ -22,7 +24,7 @@ class BodyMemory:
         self._num_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "GET":
+        if scope["type"] != "http" or scope["method"] == "GET" or scope["path"] in _ON_DISK:
             return await self._app(scope, receive, send)
         num_bytes = 0
 

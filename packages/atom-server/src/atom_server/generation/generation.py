@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from atom_core import InvalidRequestError, RequestOutput, SamplingParams
+from atom_core.engine.inputs.validation import MAX_PRIORITY
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.messages import KVTransferParams, Pooling, RequestState
 from atom_server.access.guard import caller_of
@@ -100,10 +101,14 @@ class Generation:
             checked = await until_disconnect(
                 request, state.engine.check_prompts([prompt.token_ids for prompt in prompts])
             )
+            if caller.is_batch:
+                state.batch_share.check(
+                    state.active, len(prompts) * params.n, sum(len(prompt.token_ids) for prompt in prompts)
+                )
             stream = state.engine.submit(
                 checked,
                 params if pooling is None else pooling,
-                priority=body.priority,
+                priority=MAX_PRIORITY if caller.is_batch else body.priority,
                 cache_salt=caller.cache_salt(body.cache_salt),
                 tenant=caller.tenant,
             )
@@ -115,6 +120,11 @@ class Generation:
         request.state.record.prompt_tokens = generation.num_prompt_tokens
         request.state.record.answer_id = generation.id
         return generation
+
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether it is a line of a batch, for which nobody waits."""
+        return self._caller.is_batch
 
     @property
     def num_choices(self) -> int:
@@ -231,11 +241,13 @@ def check_room(request: Request, body: ModelRequest, names: Names = SAME) -> Non
     """Refuse a request with more samples than there is room for, before each of them takes memory.
 
     Raises:
-        InvalidRequestError: see `AsyncEngine.check_room`.
+        InvalidRequestError: see `AsyncEngine.check_room` and `BatchShare`.
     """
+    state, caller = server_state(request), caller_of(request)
     try:
-        engine = server_state(request).engine
-        engine.check_room(body.num_prompts, body.num_samples_each, tenant=caller_of(request).tenant)
+        if caller.is_batch:
+            state.batch_share.check(state.active, body.num_prompts * body.num_samples_each)
+        state.engine.check_room(body.num_prompts, body.num_samples_each, tenant=caller.tenant)
     except InvalidRequestError as error:
         raise renamed(_in_words_of(body, error), names) from None
 

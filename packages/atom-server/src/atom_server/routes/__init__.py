@@ -2,9 +2,11 @@
 
 from atom_server.routes import (
     admin,
+    batches,
     chat_completions,
     completions,
     embeddings,
+    files,
     health,
     messages,
     metrics,
@@ -17,9 +19,11 @@ from atom_server.routes import (
 
 _MODULES = (
     admin,
+    batches,
     chat_completions,
     completions,
     embeddings,
+    files,
     health,
     messages,
     metrics,

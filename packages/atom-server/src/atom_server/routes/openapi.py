@@ -36,6 +36,10 @@ _CLIENT_ERRORS = {
 }
 
 
+def _error_response(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": _ERROR}}}
+
+
 def described(schema: type[BaseModel]) -> dict[str, Any]:
     """The `openapi_extra` of a route whose body is `schema`."""
     body = schema.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -48,6 +52,27 @@ def described(schema: type[BaseModel]) -> dict[str, Any]:
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {status: _error_response(text) for status, text in _CLIENT_ERRORS.items()},
     }
+
+
+FILE_FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary", "description": "A request in each line."},
+                        "purpose": {"const": "batch"},
+                    },
+                }
+            }
+        },
+    },
+    "responses": {status: _error_response(text) for status, text in _CLIENT_ERRORS.items()},
+}
+"""The `openapi_extra` of the route that takes a file."""
 
 
 def document_limits(app: FastAPI, info: EngineInfo) -> None:
@@ -96,10 +121,6 @@ def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     about = {key: schema[key] for key in ("title", "description", "default") if key in schema}
     return {"anyOf": [{key: schema[key] for key in schema if key not in about}, {"type": "null"}], **about}
-
-
-def _error_response(text: str) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": _ERROR}}}
 
 
 def _inlined(node: Any, definitions: dict[str, Any]) -> Any:

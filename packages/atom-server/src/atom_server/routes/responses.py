@@ -36,7 +36,8 @@ _STREAM = "text/event-stream"
 async def create_response(request: Request) -> Response:
     """A response to the input, whole, as server-sent events, or in the background."""
     state, body, headers = await accepted(request, CreateResponseRequest)
-    owner = caller_of(request).name
+    caller = caller_of(request)
+    owner = caller.name
     earlier = _earlier_items(state, body, owner)
     with named_as(RESPONSES):
         chat = body.to_chat(earlier)
@@ -46,7 +47,9 @@ async def create_response(request: Request) -> Response:
     headers = naming_ignored(headers, chat.without_effect(plan.params), RESPONSES)
     writer = ResponseWriter(body, generation.model, plan.make_reader(), state.engine.tokenizer)
     stored = StoredResponse(writer.unfinished("in_progress"), [*earlier, *body.input_items(writer.id)], owner=owner)
-    run = ResponseRun(request, generation, writer, stored, state.responses if body.store else None)
+    run = ResponseRun(
+        request, generation, writer, stored, state.responses if body.store and not caller.is_batch else None
+    )
     if body.background:
         await run.start(streams=body.stream)
         if stored.events is not None:

@@ -6,14 +6,14 @@ import asyncio
 import sys
 from pathlib import Path
 
-import httpx
 from tqdm import tqdm
 
-from atom_core import AsyncEngine, EngineArgs, SamplingParams
+from atom_core import EngineArgs, SamplingParams
 from atom_server.app import create_app
-from atom_server.batches.journal import Journal
+from atom_server.batches.asking import asking
+from atom_server.batches.journal import Answer, Journal, entry_of
 from atom_server.batches.lines import BatchFile, BatchLine
-from atom_server.batches.run import Ask, answer_all
+from atom_server.batches.run import answer_all
 from atom_server.cli.terminal.engine_text import running_engine
 from atom_server.options import ServerOptions
 
@@ -31,7 +31,7 @@ def answer_file(args: EngineArgs, params: SamplingParams, requests: Path, answer
     defaults = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
     for name, value in (("max_tokens", params.max_tokens), ("seed", params.seed)):
         defaults |= {} if value is None else {name: value}
-    batch = BatchFile(requests, defaults, is_chat)
+    batch = BatchFile(path=requests, defaults=defaults, is_chat=is_chat)
     total = batch.check()
     with Journal(answers) as journal:
         if len(journal.answered) < total:
@@ -43,18 +43,20 @@ def answer_file(args: EngineArgs, params: SamplingParams, requests: Path, answer
 
 async def _answer(args: EngineArgs, batch: BatchFile, journal: Journal, total: int) -> None:
     async with running_engine(args) as engine:
-        transport = httpx.ASGITransport(create_app(engine, ServerOptions(max_body_mb=_MAX_BODY_MB)))
+        app = create_app(engine, ServerOptions(max_body_mb=_MAX_BODY_MB))
         at_once = engine.info.max_num_seqs * engine.info.data_parallel_size + _WAITING
+        waiting = (line for line in batch if line.custom_id not in journal.answered)
         with tqdm(total=total, initial=len(journal.answered), unit="request", dynamic_ncols=True) as bar:
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-                await answer_all(batch, _asking(client, engine), journal, at_once=at_once, told=bar.update)
 
+            async def ask_living(line: BatchLine) -> Answer:
+                answer = await ask(line)
+                if answer.status >= 500:
+                    engine.check_health()  # what a dead engine says is no answer
+                return answer
 
-def _asking(client: httpx.AsyncClient, engine: AsyncEngine) -> Ask:
-    async def ask(line: BatchLine) -> tuple[int, str, bytes]:
-        answer = await client.post(line.url, json=line.body)
-        if answer.status_code >= 500:
-            engine.check_health()  # what a dead engine says is no answer
-        return answer.status_code, answer.headers["x-request-id"], answer.content
+            def keep(line: BatchLine, answer: Answer) -> None:
+                journal.add(line, entry_of(line, answer), answer.status)
+                bar.update()
 
-    return ask
+            async with asking(app) as ask:
+                await answer_all(waiting, ask_living, keep, at_once=at_once)
