@@ -64,12 +64,13 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def server_url(tiny_llama: Path) -> Iterator[str]:
+def server_url(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``atom serve`` as a user starts it, on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     flags = f"--model {tiny_llama} --served-model-name smollm2 --server-port {port} --num-threads 1 --num-kv-blocks 64"
-    command = [sys.executable, "-m", "atom_server", "serve", *flags.split(), "--log-level", "warning"]
+    flags += f" --batch-folder {tmp_path_factory.mktemp('batches')} --log-level warning"
+    command = [sys.executable, "-m", "atom_server", "serve", *flags.split()]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         url = f"http://127.0.0.1:{port}"

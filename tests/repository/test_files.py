@@ -14,6 +14,8 @@ MOST_FILES = 15
 # Folders with more files, each with the reason.
 LARGE_FOLDERS = {
     "packages/atom-models/src/atom_models/architectures": "a file for each family of models",
+    "packages/atom-server/src/atom_server/routes": "a file for each group of routes, and what they share",
+    "tools": "a file for each program that contributors run",
     "benchmarks": "a file for each benchmark, and what they share",
     "benchmarks/gpu": "a file for each thing that is measured, on our side and on the other engine's",
 }

@@ -29,8 +29,8 @@ OPTIONAL = {
 }
 
 
-# Needed without an import: torch warns where it is missing.
-NEVER_IMPORTED = {"numpy"}
+# Needed without an import: torch warns where numpy is missing, and starlette reads forms by python-multipart.
+NEVER_IMPORTED = {"numpy", "python-multipart"}
 
 # Comes with its own web framework, whose parts are that framework's.
 COMES_WITH = {"starlette": "fastapi"}

@@ -58,7 +58,7 @@ class Journal:
     which is cut off here. Lines may be added by several threads.
 
     Args:
-        key: by which a request is known again: its name, or the number of its line, where the file of requests stays
+        key: what a request is known again by: its name, or the number of its line, where the file of requests stays
             as it is and not every line has a name.
 
     Attributes:

@@ -30,8 +30,8 @@ class BatchLine:
         custom_id: its name, which no other line of the file has.
         url: the route.
         body: what is sent to it.
-        number: of the line, from 1.
-        num_bytes: of the line.
+        number: the line's number in the file, from 1.
+        num_bytes: the length of the line.
     """
 
     custom_id: str

@@ -12,7 +12,7 @@ class Room:
     """Bytes of the files of a server. Several threads may take some.
 
     Args:
-        most_bytes: of all files together.
+        most_bytes: what all files may take together.
         shared: there are several keys, of which each leaves to others as much as it takes.
     """
 

@@ -17,8 +17,8 @@ class BatchShare:
     """Nobody waits for batches, so all their lines together have fewer than half of the places.
 
     Attributes:
-        num_samples: of all lines that are asked at once.
-        num_tokens: of their prompts.
+        num_samples: the most samples of all lines that are asked at once.
+        num_tokens: the most tokens of their prompts.
     """
 
     num_samples: int

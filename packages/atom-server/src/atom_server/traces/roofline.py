@@ -44,7 +44,7 @@ class Roofline:
         return 1e6 * max(reading, multiplying)
 
     def _product_rate(self, matrix: Mapping[str, Any]) -> float:
-        """Of the numbers as they are kept, or of 16 bits where the device has no such products."""
+        """The rate of products of numbers as they are kept, or of 16 bits where the device has no such products."""
         bits = next((bits for bits in (4, 8) if matrix["bytes"] * 8 < matrix["numbers"] * bits * 1.4), 16)
         return self.product_rates.get(bits, self.product_rates[16])
 
