@@ -48,6 +48,7 @@ _PACKED_TESTS = (
 )
 _ESTIMATES = "a constant of estimated times, by which one of several right ways to multiply is chosen"
 HARMLESS: Harmless = {
+    ("launch_model.py: _resident", "copies * config.block_n", "*"): "a guess at registers: speed alone",
     ("launch_model.py: (module)", "*", "*"): _ESTIMATES,
     ("config_choice.py: (module)", "8192", "8193"): _ESTIMATES,
     ("awq_gptq.py: to_parts", "0", "1"): "which zero point the others are compared with is no matter: all must be one",
