@@ -37,7 +37,7 @@ HARMLESS: Harmless = {
     ("vacant_runs.py: _insert", "4", "5"): _HEAP,
     ("vacant_runs.py: _insert", "64", "65"): _HEAP,
     ("suffix/index.py: catch_up", "len(tokens) > len(self._last)", "*"): "a table grows one token earlier",
-    ("block_pool.py: _take_run", "0", "1"): "of one spare block half is none, too",
+    ("block_pool.py: _take_run", "0", "1"): "half of one spare block is none",
     ("trail.py: _judge", "self._draft.token_ids, came", "*"): "tokens are compared for being equal, either way round",
 }
 
