@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import email.message
 import email.parser
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def problems(wheels: list[Path], version: str | None = None) -> Iterator[str]:
         if about["Version"] != version:
             yield f"{file} is of version {about['Version']}, and the release of {version}"
         for need in about.get_all("Requires-Dist") or ():
-            package = need.partition("=")[0].partition("[")[0].strip()
+            package = re.split(r"[^\w.-]", need, maxsplit=1)[0]
             if package.startswith("atom-") and package not in names:
                 yield f"{file} needs {package}, of which there is no wheel"
             if package in names and f"=={version}" not in need:
