@@ -25,7 +25,7 @@ async def asking(app: ASGIApp, caller: Caller | None = None) -> AsyncGenerator[A
 
     async def app_for_caller(scope: Scope, receive: Receive, send: Send) -> None:
         state: dict[str, Any] = {} if caller is None else {"caller": caller}
-        await app(scope | {"state": state}, receive, send)
+        await app({**scope, "state": state}, receive, send)
 
     async def ask(line: BatchLine) -> Answer:
         content = await asyncio.to_thread(msgspec.json.encode, line.body)
