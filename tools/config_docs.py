@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def render() -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _sections(options: list[Option]) -> Iterator[str]:
+def _sections(options: Sequence[Option]) -> Iterator[str]:
     for section in dict.fromkeys(option.section for option in options):
         yield f"### {section}"
         rows = [("flag", "default", "allowed", "meaning")]

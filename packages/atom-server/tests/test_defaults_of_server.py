@@ -25,7 +25,7 @@ MODULES = (
 )
 # A new default is written here too: who changes one changes what callers get that never mention it.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "access.keys.Caller": {"name": "", "is_admin": True, "tenant": ""},
+    "access.keys.Caller": {"name": "", "is_admin": True, "tenant": "", "is_batch": False},
     "access.keys._Key": {"is_admin": False},
     "access.keys.KeyRing.__init__": {"salted": True},
     "access.rate_limits.RateLimits.__init__": {"requests": 0, "tokens": 0},
@@ -66,6 +66,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "seconds_per_token": 0.0,
         "latency": 0.0,
     },
+    "generation.batch_share.BatchShare.check": {"num_tokens": 0},
+    "routes.batches.list_batches": {"limit": 20},
+    "routes.files.list_files": {"limit": 10_000, "order": "desc"},
     "options.ServerOptions": {
         "host": "127.0.0.1",
         "port": 8000,
@@ -79,6 +82,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tool_call_format": "auto",
         "reasoning_format": "auto",
         "max_body_mb": 16.0,
+        "batch_folder_mb": 4096.0,
         "max_connections": 4096,
         "timeout_request": 30.0,
         "drain_timeout": 30.0,
