@@ -49,6 +49,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "kv_offload_folder": (None,),
     "kv_offload_disk": (None,),
     "kv_events_config": (None,),
+    "kv_transfer_config": (None,),
     "strict_memory": (False, BOOLEANS),
     "num_kv_blocks": (None, 1, None),
     "max_num_seqs": (512, 1, 65536),

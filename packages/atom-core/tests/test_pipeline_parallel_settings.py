@@ -11,8 +11,8 @@ import pytest
 
 from atom_core import LLMEngine
 from atom_core.config import ConfigError, EngineArgs, EngineConfig, resolve_config
-from atom_core.executor.processes.wire import Join
 from atom_core.worker.cache.pages import plan_pages
+from atom_core.worker.ranks.meeting import Meeting, StoreFile, on_this_host
 from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, CheckpointError, build_model, mixer_layers, open_checkpoint
 from atom_models.fallback.admission import FallbackRefusedError
@@ -86,7 +86,8 @@ def test_all_ranks_share_the_cores(tiny_llama: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_first_rank_of_the_last_stage_answers():
     sizes = [(2, 1), (2, 2), (4, 2), (6, 3)]
-    assert [Join(0, size, "cpu", "", 1, num_stages=count).first_that_samples for size, count in sizes] == [0, 1, 2, 4]
+    meetings = [Meeting(on_this_host(size), StoreFile(""), count) for size, count in sizes]
+    assert [meeting.first_that_samples for meeting in meetings] == [0, 1, 2, 4]
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss", "qwen3_next"])

@@ -29,7 +29,6 @@ _ANY_PIVOTS = "any pivots would do: they make the search short and decide nothin
 _HOW_SOON = "any key between ends the search: how soon is its speed alone"
 _HOW_SOON_FOUND = "where the candidates lie and how many are looked at together is speed alone"
 HARMLESS: Harmless = {
-    ("token_masks.py: words_of_masks", "is_on_host", "*"): "a copy of the host's words on the host is these words",
     (
         "sampling/extras.py: _ban_words",
         "longest - 1",
@@ -153,7 +152,6 @@ SAMPLER = Part(
         ),
         f"{_KERNELS}/*.py": _OPERATOR_TESTS,
         f"{_WORKER}/sampler.py": _WORKER_TESTS,
-        "atom-models/src/atom_models/layers/shared_vocabulary.py": ("atom-core/tests/test_sampling_over_ranks.py",),
         f"{_WORKER}/extras.py": _WORKER_TESTS,
         f"{_WORKER}/logprobs.py": _WORKER_TESTS,
         f"{_WORKER}/token_masks.py": _WORKER_TESTS,

@@ -6,7 +6,6 @@ G: groups of layers; R: requests; T: tokens of the step; U: tokens of the pass; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +56,16 @@ def with_next(batch: ModelInput, tables: RequestTables, block_size: int, takers:
     extra = np.zeros(rows.num_reqs, dtype=np.int64)
     extra[takers] = 1
     query_starts = rows.query_starts + np.concatenate([[0], np.cumsum(extra)])
-    longer = replace(
-        rows, lengths=rows.lengths + extra, query_starts=query_starts, num_samples=rows.num_samples + extra
+    # Rows of a kind of their own, such as plain decodes, are of that kind no more.
+    longer = StepRows(
+        slots=rows.slots,
+        starts=rows.starts,
+        lengths=rows.lengths + extra,
+        query_starts=query_starts,
+        num_samples=rows.num_samples + extra,
+        sampling=rows.sampling,
+        samples_behind=rows.samples_behind,
+        num_unsettled=rows.num_unsettled,
     )
     requests = np.repeat(np.arange(rows.num_reqs), longer.lengths)
     offsets = np.arange(longer.num_tokens) - query_starts[:-1][requests]

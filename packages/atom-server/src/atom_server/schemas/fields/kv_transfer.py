@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from atom_core.messages import KVTransferParams
 from atom_server.schemas.fields.strict_model import StrictModel
@@ -26,10 +26,21 @@ class KVTransfer(StrictModel):
     remote_port: Annotated[int, Field(ge=1, le=65535)] | None = None
     remote_num_tokens: _Count = 0
     remote_num_followed_tokens: _Count = 0
-    remote_block_ids: Annotated[list[int], Field(fail_fast=True, max_length=65536)] | None = Field(
+    remote_block_ids: Annotated[list[_Count], Field(fail_fast=True, max_length=65536)] | None = Field(
         None, description="Ignored."
     )
     tp_size: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Ignored.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_unknown(cls, given: Any) -> Any:
+        """One error for all fields that there are not, however many."""
+        unknown = (
+            next((name for name in given if name not in cls.model_fields), None) if isinstance(given, dict) else None
+        )
+        if unknown is not None:
+            raise ValueError(f"{str(unknown)[:60]!r} is none of its fields, which are {', '.join(cls.model_fields)}")
+        return given
 
     def params(self) -> KVTransferParams:
         """The same for the engine."""
