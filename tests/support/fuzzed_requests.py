@@ -14,7 +14,8 @@ _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 _FUNCTION = {"name": "look", "parameters": _SCHEMA}
 # Bodies that are fine, one of which each hostile body begins with.
 # An administrator's: the first two end or stop what others ask for, and the others answer 501 by what they say.
-_NOT_FUZZED = ("/pause", "/abort_requests", "/sleep", "/wake_up", "/v1/files")
+# Files and batches answer 404 without a folder for them.
+_NOT_FUZZED = ("/pause", "/abort_requests", "/sleep", "/wake_up", "/v1/files", "/v1/batches")
 GOOD_BODIES: dict[str, list[dict[str, Any]]] = {
     TEXT: [
         {"prompt": "hello", "max_tokens": 2},

@@ -35,9 +35,8 @@ class KVTransfer(StrictModel):
     @classmethod
     def _first_unknown(cls, given: Any) -> Any:
         """One error for all fields that there are not, however many."""
-        unknown = (
-            next((name for name in given if name not in cls.model_fields), None) if isinstance(given, dict) else None
-        )
+        names = given if isinstance(given, dict) else ()
+        unknown = next((name for name in names if name not in cls.model_fields), None)
         if unknown is not None:
             raise ValueError(f"{str(unknown)[:60]!r} is none of its fields, which are {', '.join(cls.model_fields)}")
         return given
