@@ -403,9 +403,8 @@ def test_what_is_given_is_taken_as_it_is(resolved, gpus: Platform):
         3.0,
     )
     assert config.parallel == ParallelConfig(3, 2, 2, 1)
-    assert config.compile == CompileConfig(
-        2, "full", (2, 7), graphs_required=True, batch_invariant=True, warmup="background"
-    )
+    compiled = CompileConfig(2, "full", (2, 7), graphs_required=True, batch_invariant=True, warmup="background")
+    assert config.compile == compiled
     assert (config.profiler.directory, config.profiler.mark_trace, config.device) == ("d", True, "cuda")
     assert (config.structured_output.backend, config.structured_output.jump_forward) == ("llguidance", False)
     assert config.choices == ()
