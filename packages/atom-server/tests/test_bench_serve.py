@@ -136,8 +136,9 @@ def test_a_result_has_the_keys_of_vllms_benchmark(server, tmp_path, monkeypatch)
     assert result["gpu"] == "none"
     assert result["request_goodput"] == result["request_throughput"]
     assert result["output_lens"] == [5] * 6
-    # A piece of text may be of several tokens.
-    assert [len(gaps) <= 4 and sum(gaps) > 0 for gaps in result["itls"]] == [True] * 6
+    # A piece of text may be of several tokens, and all of a short answer may come at once.
+    assert [len(gaps) <= 4 for gaps in result["itls"]] == [True] * 6
+    assert sum(map(sum, result["itls"])) > 0
     records = json.loads((tmp_path / "result.pytorch.json").read_text())
     [median] = [record for record in records if record["metric"]["name"] == "median_ttft_ms"]
     assert median["metric"]["benchmark_values"] == [result["median_ttft_ms"]]
