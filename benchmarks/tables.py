@@ -190,6 +190,43 @@ def served_table(document: dict[str, Any]) -> str:
     return markdown_table(rows) + f"\n\n{facts}commit {machine['commit']}, {machine['date'][:10]}."
 
 
+def clients_table(document: dict[str, Any]) -> str:
+    """The table of a `clients` result in markdown, with the facts of the run under it."""
+    rows = [("metric", "atom bench serve", "vllm bench serve", "ratio (turns)")]
+    for result in document["results"]:
+        ratio, found = result["ratio"], result["clients"]
+        turns = f"{ratio['of_medians']:.3f} ({ratio['lowest_turn']:.3f} - {ratio['highest_turn']:.3f})"
+        rows.append((result["metric"], f"{found['atom']:.2f}", f"{found['vllm']:.2f}", turns))
+    return markdown_table(rows) + "\n\n" + _place(document)
+
+
+def pace_table(document: dict[str, Any]) -> str:
+    """The table of a `pace` result in markdown, with the facts of the run under it."""
+    heads = ("streams", "events/s", "a token", "found: median (p99)", "found: events/s", "of a core", "server late (p99)")
+    rows = [heads]
+    for result in document["results"]:
+        asked, found, late = result["asked"], result["found"], result["server_late_ms"]
+        rows.append(
+            (
+                str(result["streams"]),
+                f"{asked['events_per_s']:.0f}",
+                f"{asked['tpot_ms']:.1f} ms",
+                f"{found['median_tpot_ms']:.2f} ({found['p99_tpot_ms']:.2f}) ms",
+                f"{found['events_per_s']:.0f}",
+                f"{found['share_of_a_core']:.0%}",
+                f"{late['median']:.2f} ({late['p99']:.2f}) ms",
+            )
+        )
+    return markdown_table(rows) + "\n\n" + _place(document)
+
+
+def _place(document: dict[str, Any]) -> str:
+    """Where and of which commit a result is."""
+    machine = document["machine"]
+    name = machine.get("device") or cpu_with_instructions(machine)
+    return f"{name}, {machine['num_cores']} cores; commit {machine['commit']}, {machine['date'][:10]}."
+
+
 def busy_table(document: dict[str, Any]) -> str:
     """The table of a `busy` result in markdown, with the facts of the run under it."""
     names = list(document["results"][0]["sides"])
