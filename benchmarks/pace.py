@@ -1,4 +1,4 @@
-"""The client of `atom bench serve` against a server that keeps an exact pace: how much it can read, and how truly it times."""
+"""The client of `atom bench serve` against a server of an exact pace: how much it reads, and how truly it times."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def _turn(port: int, streams: int, tokens: int, folder: Path) -> dict[str, float
     flags += ["--save-result", "--result-dir", str(folder), "--result-filename", "pace.json", "--model", "paced"]
     begun, used = time.perf_counter(), _seconds_of_children()
     subprocess.run(
-        [sys.executable, "-m", "atom_server", "bench", "serve", *flags], check=True, stdout=sys.stderr, stderr=sys.stderr
+        [sys.executable, "-m", "atom_server", "bench", "serve", *flags],
+        check=True,
+        stdout=sys.stderr,
+        stderr=sys.stderr,
     )
     used, seconds = _seconds_of_children() - used, time.perf_counter() - begun
     found = json.loads((folder / "pace.json").read_text())

@@ -1,4 +1,4 @@
-"""A server of streams that computes nothing and keeps an exact pace; what a client measures of it is known beforehand."""
+"""A server of streams that computes nothing and keeps an exact pace, so that what a client should find is known."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class Stream(asyncio.Protocol):
         answers = {b"/v1/models": {"object": "list", "data": [{"id": "paced", "object": "model"}]}}
         answers[b"/late"] = late_ms(self._late)
         text = json.dumps(answers.get(path, {})).encode()
-        self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(text))
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(text)
+        )
         self._transport.write(text)
 
     def _tell(self) -> None:

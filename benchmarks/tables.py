@@ -202,7 +202,15 @@ def clients_table(document: dict[str, Any]) -> str:
 
 def pace_table(document: dict[str, Any]) -> str:
     """The table of a `pace` result in markdown, with the facts of the run under it."""
-    heads = ("streams", "events/s", "a token", "found: median (p99)", "found: events/s", "of a core", "server late (p99)")
+    heads = (
+        "streams",
+        "events/s",
+        "a token",
+        "found: median (p99)",
+        "found: events/s",
+        "of a core",
+        "server late (p99)",
+    )
     rows = [heads]
     for result in document["results"]:
         asked, found, late = result["asked"], result["found"], result["server_late_ms"]

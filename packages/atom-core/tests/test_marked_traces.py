@@ -93,19 +93,44 @@ def test_a_trace_that_is_asked_for_takes_the_place_of_the_other(profiler):
     assert profiler.close() == []
 
 
+class MadeOnce:
+    """Stands for captured graphs: what was launched when they were made, and again at each replay."""
+
+    def __init__(self, work: Any, in_pieces: bool) -> None:
+        self.work, self.in_pieces, self.outputs, self.shared = work, in_pieces, work(), False
+
+    def replay(self) -> None:
+        self.work()
+
+    def share(self) -> None:
+        self.shared = True
+
+
+def capture(work: Any, *, in_pieces: bool) -> Any:
+    return MadeOnce(work, in_pieces)
+
+
 def test_what_graphs_are_captured_of_is_a_trace_of_its_own(profiler):
     model = profiler.modules["0"]
-
-    def capture(work: Any, *, in_pieces: bool) -> Any:
-        return work(), in_pieces
-
-    watched = profiler.around_captures(capture)
-    output, in_pieces = watched(lambda: model(torch.zeros(1, 2)), in_pieces=True)
-    assert in_pieces is True
-    assert output.shape == (1, 2)
+    made = capture(lambda: model(torch.zeros(1, 2)), in_pieces=True)
+    graphs = profiler.around_captures(lambda work, *, in_pieces: (work(), made)[1])(made.work, in_pieces=True)
+    assert graphs.outputs.shape == (1, 2)
+    graphs.share()
+    assert made.shared
     [path] = profiler.close()
     assert path.name.startswith("capture_ts_")
-    assert names_of(path) == ["0"]
+    assert names_of(path) == ["graphs 0", "0"]
+
+
+def test_a_replay_has_the_name_of_its_capture(profiler):
+    watched = profiler.around_captures(capture)
+    first, second = (watched(lambda: torch.zeros(1), in_pieces=False) for _ in range(2))
+    first.replay()  # nobody records: without a mark
+    profiler.start()
+    second.replay()
+    watched(lambda: torch.zeros(1), in_pieces=False).replay()
+    first.replay()
+    assert names_of(profiler.stop()) == ["graphs 1", "graphs 2", "graphs 2", "graphs 0"]
 
 
 def test_captures_are_left_alone_without_marks(tmp_path):

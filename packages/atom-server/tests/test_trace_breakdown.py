@@ -46,15 +46,18 @@ def eager_trace(launch: str = "cudaLaunchKernel", num_layers: int = 3) -> list[d
 
 
 def graph_trace(num_layers: int = 2) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A step that replays a graph, and the trace of its capture, in which nothing runs."""
-    captured = [event("cuda_runtime", "cudaStreamBeginCapture_v10000", 1, 1, correlation=1)]
+    """A step that replays a graph of each layer, and the trace of their capture, in which nothing runs."""
+    captured = [event("user_annotation", "graphs 3", 0, 900)]
+    replayed = [event("user_annotation", STEP, 0, 100), event("user_annotation", "graphs 3", 1, 90)]
     for number in range(num_layers):
-        marks = layer_events(number, 10 + 100 * number, "cudaLaunchKernel")
-        captured += [each for each in marks if each["cat"] != "kernel"]
-    captured.append(event("cuda_runtime", "cudaStreamEndCapture_v10000", 900, 1, correlation=2))
-    replayed = [event("user_annotation", STEP, 0, 100), event("cuda_runtime", "cudaGraphLaunch", 5, 3, correlation=5)]
-    for place in range(2 * num_layers):
-        replayed.append(event("kernel", f"kernel_{place}", 50 + 20 * place, 10 + place, correlation=5))
+        at = 10 + 100 * number
+        captured.append(event("cuda_runtime", "cudaStreamBeginCapture_v10000", at - 1, 0.5, correlation=1))
+        captured += [each for each in layer_events(number, at, "cudaLaunchKernel") if each["cat"] != "kernel"]
+        captured.append(event("cuda_runtime", "cudaStreamEndCapture_v10000", at + 95, 0.5, correlation=2))
+        replayed.append(event("cuda_runtime", "cudaGraphLaunch", 5 + 10 * number, 3, correlation=5 + number))
+        for place in range(2):
+            kernel = f"kernel_{2 * number + place}"
+            replayed.append(event("kernel", kernel, 50 + 20 * place + 50 * number, 10, correlation=5 + number))
     return replayed, captured
 
 
@@ -88,11 +91,23 @@ def test_kernels_of_a_graph_belong_to_the_modules_that_were_captured():
     assert found.attributed == 1.0
 
 
-def test_a_graph_of_another_number_of_kernels_says_nothing():
+def test_a_graph_that_was_captured_otherwise_says_nothing():
     replayed, captured = graph_trace()
-    assert captured_graphs(captured).keys() == {4}
-    [step] = steps_of([*replayed, event("kernel", "one_more", 900, 1, correlation=5)], captured_graphs(captured))
-    assert {work.module for work in step.work} == {""}
+    [graphs] = captured_graphs(captured).values()
+    assert [len(modules) for modules in graphs] == [2, 2]
+    others = [each | {"name": each["name"].replace("graphs 3", "graphs 4")} for each in captured]
+    more = [*replayed, *(event("kernel", "one_more", 900, 1, correlation=number) for number in (5, 6))]
+    for step_events, capture in ((replayed, others), (more, captured)):
+        [step] = steps_of(step_events, captured_graphs(capture))
+        assert {work.module for work in step.work} == {""}
+
+
+def test_graphs_of_as_many_kernels_are_told_apart_by_their_order():
+    replayed, captured = graph_trace(num_layers=3)
+    [step] = steps_of(replayed, captured_graphs(captured))
+    assert [work.module for work in step.work if work.module.endswith("mlp")] == [
+        f"model.layers.{number}.mlp" for number in range(3)
+    ]
 
 
 # A device that reads 1000 bytes and multiplies 4000 numbers in a microsecond.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atom_core.config.sections import ProfilerConfig
 from atom_core.errors import ProfilerError
+from atom_core.profiling.marked_graphs import MarkedGraphs
 from atom_core.profiling.module_marks import ModuleMarks
 from atom_core.profiling.trace_files import events_of, write_events, write_trace
 
@@ -25,6 +27,8 @@ NO_DIRECTORY = (
 # A trace that nobody began ends after so many steps, and the next one waits until it is written: with 36 layers and
 # each module named, 512 steps had kept a server's streams waiting for 17 s.
 MOST_STEPS = 64
+# Begins the mark of what is captured by one call, and of its replays.
+GRAPHS = "graphs"
 # What tells which module launched each kernel of a graph.
 _OF_CAPTURES = ("user_annotation", "cuda_runtime", "cuda_driver")
 
@@ -113,16 +117,28 @@ class TorchProfiler:
         return files
 
     def around_captures(self, capture: CaptureT) -> CaptureT:
-        """The same, noting which module launches what while a graph is captured; with `mark_trace` alone."""
+        """The same, noting which module launches what while graphs are captured; with `mark_trace` alone.
+
+        The graphs of one call have a name, which marks their capture and each replay.
+        """
         if not self._config.mark_trace or self._config.directory is None:
             return capture
 
-        def watched(*arguments: Any, **keywords: Any) -> Any:
+        numbers = itertools.count()
+
+        def watched(*arguments: Any, **keywords: Any) -> MarkedGraphs:
+            name = f"{GRAPHS} {next(numbers)}"
+
+            def marked() -> MarkedGraphs:
+                with self.mark(name):
+                    captured = capture(*arguments, **keywords)
+                return MarkedGraphs(captured, lambda: self.mark(name))
+
             if self._profile is not None:  # it has the capture too
-                return capture(*arguments, **keywords)
+                return marked()
             profile = self._record(more=False)
             try:
-                return capture(*arguments, **keywords)
+                return marked()
             finally:
                 self._of_captures += events_of(self._end(profile), _OF_CAPTURES)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 _STEP = re.compile(r"(prefill|decode|mixed)\[requests=(\d+) tokens=(\d+)\]")
 _LAYER = re.compile(r"(?P<before>[^\d.][^.]*(?:\.[^\d.][^.]*)*)\.(?P<number>\d+)(?:\.(?P<part>.+))?")
+_GRAPHS = re.compile(r"graphs \d+")
 # What the engine marks beside steps and modules.
 _OTHER_MARKS = ("sample", "draft")
 
@@ -34,7 +35,12 @@ def step_mark(name: str) -> StepMark | None:
 
 def is_module(name: str) -> bool:
     """Whether a mark within a step is that of a module."""
-    return name not in _OTHER_MARKS and step_mark(name) is None
+    return name not in _OTHER_MARKS and step_mark(name) is None and not marks_graphs(name)
+
+
+def marks_graphs(name: str) -> bool:
+    """Whether a mark is that of graphs: all that one capture made, in order, or their replay."""
+    return _GRAPHS.fullmatch(name) is not None
 
 
 def layer_part(module: str) -> LayerPart | None:

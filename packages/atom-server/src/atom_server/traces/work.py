@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atom_server.traces.marks import is_module, step_mark
+from atom_server.traces.marks import is_module, marks_graphs, step_mark
 from atom_server.traces.trace_file import Event
 
 MARK, OPERATOR = "user_annotation", "cpu_op"
@@ -52,17 +52,18 @@ class _Open:
     end: float
 
 
-def steps_of(events: Sequence[Event], graphs: Mapping[int, Sequence[str]] | None = None) -> list[Step]:
-    """The steps of a trace, in order.
+Graphs = Mapping[str, Sequence[Sequence[str]]]
+"""By the mark of graphs: for each of them the modules that launched its kernels, both in order."""
 
-    Args:
-        graphs: the modules that launch the kernels of a graph, in order, by how many these are (see `captured_graphs`).
-    """
+
+def steps_of(events: Sequence[Event], graphs: Graphs | None = None) -> list[Step]:
+    """The steps of a trace, in order; `graphs` are those of `captured_graphs`."""
     kernels: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:
         if event.get("cat") in ON_GPU:
             kernels[event["args"]["correlation"]].append(event)
     steps: dict[int, Step] = {}
+    replayed: Counter[int] = Counter()
     for event, stack in _nested(events):
         step = _step_around(stack, steps)
         if step is None:
@@ -70,7 +71,8 @@ def steps_of(events: Sequence[Event], graphs: Mapping[int, Sequence[str]] | None
         module = _innermost_module(stack)
         if kernels:
             if event.get("cat") in LAUNCHES:
-                step.work += _launched(kernels.get(event["args"].get("correlation"), ()), module, graphs or {})
+                modules = _modules_of_graph(event, stack, graphs or {}, replayed)
+                step.work += _launched(kernels.get(event["args"].get("correlation"), ()), module, modules)
         elif event.get("cat") == OPERATOR and stack[-1].event.get("cat") == MARK:
             step.work.append(Work(module, event["name"], event["ts"], event["dur"]))
     if not kernels:
@@ -81,9 +83,9 @@ def steps_of(events: Sequence[Event], graphs: Mapping[int, Sequence[str]] | None
     return found
 
 
-def captured_graphs(events: Sequence[Event]) -> dict[int, list[str]]:
-    """The modules that launched the kernels of each captured graph, in order, by how many these are."""
-    graphs: dict[int, list[str]] = {}
+def captured_graphs(events: Sequence[Event]) -> dict[str, list[list[str]]]:
+    """The modules that launched the kernels of each captured graph; see `Graphs`."""
+    graphs: dict[str, list[list[str]]] = {}
     current: list[str] | None = None
     for event, stack in _nested(events):
         if event.get("cat") not in LAUNCHES:
@@ -91,20 +93,34 @@ def captured_graphs(events: Sequence[Event]) -> dict[int, list[str]]:
         if "StreamBeginCapture" in event["name"]:
             current = []
         elif "StreamEndCapture" in event["name"]:
-            if current:
-                graphs.setdefault(len(current), current)
+            if current is not None and (mark := _mark_of_graphs(stack)):
+                graphs.setdefault(mark.event["name"], []).append(current)
             current = None
         elif current is not None and any(part in event["name"] for part in _PUTS_WORK):
             current.append(_innermost_module(stack))
     return graphs
 
 
-def _launched(kernels: Sequence[Event], module: str, graphs: Mapping[int, Sequence[str]]) -> Iterator[Work]:
-    """What one call put on the GPU. A graph's kernels are many, and come in the order in which they were captured."""
+def _modules_of_graph(
+    event: Event, stack: Sequence[_Open], graphs: Graphs, replayed: Counter[int]
+) -> Sequence[str] | None:
+    """The modules of the graph that `event` launches; None where it launches none, or one that is not known.
+
+    Args:
+        replayed: graphs that each replay has launched so far.
+    """
+    if "GraphLaunch" not in event["name"] or (mark := _mark_of_graphs(stack)) is None:
+        return None
+    place, captured = replayed[id(mark.event)], graphs.get(mark.event["name"], ())
+    replayed[id(mark.event)] += 1
+    return captured[place] if place < len(captured) else None
+
+
+def _launched(kernels: Sequence[Event], module: str, modules: Sequence[str] | None) -> Iterator[Work]:
+    """What one call put on the GPU. A graph's kernels come in the order in which they were captured."""
     ordered = sorted(kernels, key=lambda kernel: kernel["ts"])
-    modules = graphs.get(len(ordered)) if len(ordered) > 1 else None
-    for place, kernel in enumerate(ordered):
-        own = modules[place] if modules else module
+    known = modules if modules is not None and len(modules) == len(ordered) else [module] * len(ordered)
+    for own, kernel in zip(known, ordered, strict=True):
         yield Work(own, kernel["name"], kernel["ts"], kernel["dur"])
 
 
@@ -146,6 +162,11 @@ def _step_around(stack: Sequence[_Open], steps: dict[int, Step]) -> Step | None:
             step = Step(mark.kind, opened.event["ts"], mark.num_requests, mark.num_tokens)
             return steps.setdefault(id(opened.event), step)
     return None
+
+
+def _mark_of_graphs(stack: Sequence[_Open]) -> _Open | None:
+    marks = (each for each in stack if each.event.get("cat") == MARK and marks_graphs(each.event["name"]))
+    return next(marks, None)
 
 
 def _innermost_module(stack: Sequence[_Open]) -> str:
