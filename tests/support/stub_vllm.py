@@ -93,15 +93,13 @@ class StubVllm:
     """What a test may look at and change.
 
     Attributes:
-        own: what each thread has of its own, such as the `group` of a rank.
+        own: what each thread has of its own: the `group` of a rank, and the `step` that its attention finds.
         registered: architecture -> "module:class" of everything that was put into vLLM's registry.
-        step: the forward context that attention finds.
         base_name: the platform that vLLM would have taken.
     """
 
     base_name: str
     registered: dict[str, str] = field(default_factory=dict)
-    step: Any = None
     own: threading.local = field(default_factory=threading.local)
 
 
@@ -139,7 +137,7 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
         _module("vllm.compilation.decorators", support_torch_compile=lambda **_: lambda compiled: compiled),
         _module("vllm.compilation.breakable_cudagraph", is_breakable_cudagraph_enabled=lambda: False),
         _module("vllm.model_executor.layers.attention", Attention=Attention),
-        _module("vllm.forward_context", get_forward_context=lambda: stub.step),
+        _module("vllm.forward_context", get_forward_context=lambda: stub.own.step),
         _module("vllm.model_executor.layers.attention_layer_base", AttentionLayerBase=AttentionLayerBase),
         _module("vllm.v1.kv_cache_interface", MLAAttentionSpec=LatentSpec),
         _module("vllm.utils", torch_utils=_module("torch_utils", _encode_layer_name=lambda name: name)),

@@ -98,7 +98,8 @@ def logits_in_vllm(stub: StubVllm, folder: Path, group: Group, rank: int) -> tup
         if not hasattr(impl, "problem"):
             shape = (NUM_BLOCKS, impl.num_kv_heads, BLOCK_SIZE, 2 * impl.head_size)
         layer.kv_cache = torch.zeros(shape)
-    stub.step = prompt(layers)
+    # Steps have memory of their own, which two threads must not share.
+    stub.own.step = prompt(layers)
     with torch.inference_mode():
         hidden_states = model.forward(torch.tensor(TOKENS), torch.arange(len(TOKENS)))
         return model.compute_logits(hidden_states), sum(layer.impl.num_heads for layer in layers.values())
