@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--serve", default="", metavar="FLAGS", help="more flags for atom serve, in one argument")
     parser.add_argument("--vllm", default="vllm", metavar="COMMAND", help="what starts vLLM's command line")
     parser.add_argument("--prompts", type=int, default=48, help="requests of a turn")
-    parser.add_argument("--at-a-time", type=int, default=8, help="requests at once")
+    parser.add_argument("--at-a-time", type=int, nargs="+", default=[1, 8], help="requests at once")
     parser.add_argument("--words", type=int, default=128, help="of each prompt")
     parser.add_argument("--tokens-out", type=int, default=64, help="of each answer")
     parser.add_argument("--turns", type=int, default=5, help="turns of each client")
@@ -50,12 +50,16 @@ def run(options: argparse.Namespace) -> int:
         prompts = write_prompts(folder / "prompts.jsonl", options.prompts, options.words)
         server = Server(source, flags, start_seconds=300.0)
         try:
-            commands = client_commands(server.port, source, prompts, options)
-            turns = take_turns(commands, folder, options.turns)
+            taken = {}
+            for at_a_time in options.at_a_time:
+                commands = client_commands(server.port, source, prompts, at_a_time=at_a_time, options=options)
+                taken[at_a_time] = take_turns(commands, folder, options.turns)
         finally:
             server.close()
-    settings = documents.flags_of(options, "model", "shape", "serve", "prompts", "at_a_time", "words", "tokens_out")
-    results = [compared(metric, turns) for metric in COMPARED]
+    settings = documents.flags_of(options, "model", "shape", "serve", "prompts", "words", "tokens_out")
+    results = [
+        {"at_a_time": at_a_time} | compared(metric, turns) for at_a_time, turns in taken.items() for metric in COMPARED
+    ]
     document = documents.document_of("clients", options, settings, idle=idle, others=[], results=results)
     document["machine"] |= machine.device()
     print(tables.clients_table(document))
@@ -71,12 +75,14 @@ def write_prompts(path: Path, number: int, words: int) -> Path:
     return path
 
 
-def client_commands(port: int, model: Path, prompts: Path, options: argparse.Namespace) -> dict[str, list[str]]:
+def client_commands(
+    port: int, model: Path, prompts: Path, *, at_a_time: int, options: argparse.Namespace
+) -> dict[str, list[str]]:
     """What starts each client, with flags that mean the same to both."""
     same = ["--base-url", f"http://127.0.0.1:{port}", "--endpoint", "/v1/completions", "--ignore-eos"]
     same += ["--dataset-name", "custom", "--dataset-path", str(prompts)]
     same += ["--custom-output-len", str(options.tokens_out), "--num-prompts", str(options.prompts)]
-    same += ["--max-concurrency", str(options.at_a_time), "--tokenizer", str(model), "--save-result"]
+    same += ["--max-concurrency", str(at_a_time), "--tokenizer", str(model), "--save-result"]
     theirs = ["--backend", "openai", "--skip-chat-template", "--model", str(model), "--served-model-name", model.name]
     return {
         "atom": [sys.executable, "-m", "atom_server", "bench", "serve", *same],

@@ -192,11 +192,12 @@ def served_table(document: dict[str, Any]) -> str:
 
 def clients_table(document: dict[str, Any]) -> str:
     """The table of a `clients` result in markdown, with the facts of the run under it."""
-    rows = [("metric", "atom bench serve", "vllm bench serve", "ratio (turns)")]
+    rows = [("requests at once", "metric", "atom bench serve", "vllm bench serve", "ratio (turns)")]
     for result in document["results"]:
         ratio, found = result["ratio"], result["clients"]
         turns = f"{ratio['of_medians']:.3f} ({ratio['lowest_turn']:.3f} - {ratio['highest_turn']:.3f})"
-        rows.append((result["metric"], f"{found['atom']:.2f}", f"{found['vllm']:.2f}", turns))
+        at_once = str(result["at_a_time"])
+        rows.append((at_once, result["metric"], f"{found['atom']:.2f}", f"{found['vllm']:.2f}", turns))
     return markdown_table(rows) + "\n\n" + _place(document)
 
 

@@ -94,12 +94,22 @@ def test_kernels_of_a_graph_belong_to_the_modules_that_were_captured():
 def test_a_graph_that_was_captured_otherwise_says_nothing():
     replayed, captured = graph_trace()
     [graphs] = captured_graphs(captured).values()
-    assert [len(modules) for modules in graphs] == [2, 2]
+    assert [len(graph.modules) for graph in graphs] == [2, 2]
     others = [each | {"name": each["name"].replace("graphs 3", "graphs 4")} for each in captured]
     more = [*replayed, *(event("kernel", "one_more", 900, 1, correlation=number) for number in (5, 6))]
     for step_events, capture in ((replayed, others), (more, captured)):
         [step] = steps_of(step_events, captured_graphs(capture))
         assert {work.module for work in step.work} == {""}
+
+
+def test_what_runs_between_two_graphs_belongs_to_the_module_that_ended_the_first():
+    replayed, captured = graph_trace()
+    attention = "model.layers.0.attn"
+    captured.append(event("user_annotation", attention, 103, 3))  # around the end of the first capture
+    replayed.append(event("cuda_runtime", "cudaLaunchKernel", 9, 1, correlation=8))
+    replayed.append(event("kernel", "attention", 99, 7, correlation=8))
+    [step] = steps_of(replayed, captured_graphs(captured))
+    assert [work.module for work in step.work if work.kernel == "attention"] == [attention]
 
 
 def test_graphs_of_as_many_kernels_are_told_apart_by_their_order():

@@ -52,8 +52,21 @@ class _Open:
     end: float
 
 
-Graphs = Mapping[str, Sequence[Sequence[str]]]
-"""By the mark of graphs: for each of them the modules that launched its kernels, both in order."""
+@dataclass(frozen=True)
+class CapturedGraph:
+    """What a capture says of a graph.
+
+    Attributes:
+        modules: what launched its kernels, in order.
+        then: the module within which the capture ended: it runs behind each replay, up to the next graph.
+    """
+
+    modules: Sequence[str]
+    then: str
+
+
+Graphs = Mapping[str, Sequence[CapturedGraph]]
+"""The graphs of each capture in order, by its mark."""
 
 
 def steps_of(events: Sequence[Event], graphs: Graphs | None = None) -> list[Step]:
@@ -71,8 +84,9 @@ def steps_of(events: Sequence[Event], graphs: Graphs | None = None) -> list[Step
         module = _innermost_module(stack)
         if kernels:
             if event.get("cat") in LAUNCHES:
-                modules = _modules_of_graph(event, stack, graphs or {}, replayed)
-                step.work += _launched(kernels.get(event["args"].get("correlation"), ()), module, modules)
+                launched = kernels.get(event["args"].get("correlation"), [])
+                modules = _modules_of(event, stack, graphs or {}, replayed)
+                step.work += _works(launched, modules if len(modules) == len(launched) else [module] * len(launched))
         elif event.get("cat") == OPERATOR and stack[-1].event.get("cat") == MARK:
             step.work.append(Work(module, event["name"], event["ts"], event["dur"]))
     if not kernels:
@@ -83,9 +97,9 @@ def steps_of(events: Sequence[Event], graphs: Graphs | None = None) -> list[Step
     return found
 
 
-def captured_graphs(events: Sequence[Event]) -> dict[str, list[list[str]]]:
-    """The modules that launched the kernels of each captured graph; see `Graphs`."""
-    graphs: dict[str, list[list[str]]] = {}
+def captured_graphs(events: Sequence[Event]) -> dict[str, list[CapturedGraph]]:
+    """See `Graphs`."""
+    graphs: dict[str, list[CapturedGraph]] = {}
     current: list[str] | None = None
     for event, stack in _nested(events):
         if event.get("cat") not in LAUNCHES:
@@ -94,34 +108,33 @@ def captured_graphs(events: Sequence[Event]) -> dict[str, list[list[str]]]:
             current = []
         elif "StreamEndCapture" in event["name"]:
             if current is not None and (mark := _mark_of_graphs(stack)):
-                graphs.setdefault(mark.event["name"], []).append(current)
+                graph = CapturedGraph(current, _innermost_module(stack))
+                graphs.setdefault(mark.event["name"], []).append(graph)
             current = None
         elif current is not None and any(part in event["name"] for part in _PUTS_WORK):
             current.append(_innermost_module(stack))
     return graphs
 
 
-def _modules_of_graph(
-    event: Event, stack: Sequence[_Open], graphs: Graphs, replayed: Counter[int]
-) -> Sequence[str] | None:
-    """The modules of the graph that `event` launches; None where it launches none, or one that is not known.
+def _modules_of(event: Event, stack: Sequence[_Open], graphs: Graphs, replayed: Counter[int]) -> Sequence[str]:
+    """The modules of what `event` launches while graphs are replayed; none where they are not, or are not known.
 
     Args:
         replayed: graphs that each replay has launched so far.
     """
-    if "GraphLaunch" not in event["name"] or (mark := _mark_of_graphs(stack)) is None:
-        return None
-    place, captured = replayed[id(mark.event)], graphs.get(mark.event["name"], ())
-    replayed[id(mark.event)] += 1
-    return captured[place] if place < len(captured) else None
+    if (mark := _mark_of_graphs(stack)) is None:
+        return ()
+    captured, key = graphs.get(mark.event["name"], ()), id(mark.event)
+    if "GraphLaunch" not in event["name"]:
+        return [captured[replayed[key] - 1].then] if 0 < replayed[key] <= len(captured) else ()
+    replayed[key] += 1
+    return captured[replayed[key] - 1].modules if replayed[key] <= len(captured) else ()
 
 
-def _launched(kernels: Sequence[Event], module: str, modules: Sequence[str] | None) -> Iterator[Work]:
-    """What one call put on the GPU. A graph's kernels come in the order in which they were captured."""
-    ordered = sorted(kernels, key=lambda kernel: kernel["ts"])
-    known = modules if modules is not None and len(modules) == len(ordered) else [module] * len(ordered)
-    for own, kernel in zip(known, ordered, strict=True):
-        yield Work(own, kernel["name"], kernel["ts"], kernel["dur"])
+def _works(kernels: Sequence[Event], modules: Sequence[str]) -> Iterator[Work]:
+    """What one call put on the GPU, by the modules. A graph's kernels come in the order in which they were captured."""
+    for module, kernel in zip(modules, sorted(kernels, key=lambda kernel: kernel["ts"]), strict=True):
+        yield Work(module, kernel["name"], kernel["ts"], kernel["dur"])
 
 
 def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[_Open]]]:
