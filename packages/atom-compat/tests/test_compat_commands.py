@@ -1,4 +1,4 @@
-"""Every command and import of ROCm/ATOM's documentation runs as it is written there, on a tiny model."""
+"""Every command and import of ROCm/ATOM's documentation runs as it is written there, on a tiny model and on SmolLM2."""
 
 from __future__ import annotations
 
@@ -60,6 +60,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
     return start
 
 
+@pytest.fixture(params=["tiny_llama", pytest.param("smollm2_path", marks=pytest.mark.slow)])
+def model(request: pytest.FixtureRequest) -> Path:
+    """A model of a few kilobytes, and a real one."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.mark.parametrize("flags", SERVERS)
 def test_flags_of_the_server_mean_something(flags: str):
     args = build_parser().parse_args(["serve", *shlex.split(flags)])
@@ -86,33 +92,31 @@ def test_the_benchmark_is_ours(run, capsys):
 
 
 @pytest.mark.slow
-def test_the_benchmarks_run_against_a_server_that_leaves_a_trace(run, tiny_llama, tmp_path, monkeypatch):
+def test_the_benchmarks_run_against_a_server_that_leaves_a_trace(run, model, tmp_path, monkeypatch):
     """As the guides have it, but for the lengths and the number of prompts, which are small here."""
     monkeypatch.chdir(tmp_path)
     profiled = f"--kv_cache_dtype fp8 --torch-profiler-dir ./trace --mark-trace {SMALL}"
-    with own_server(["--model", str(tiny_llama), *profiled.split()]) as url:
+    with own_server(["--model", str(model), *profiled.split()]) as url:
         for flags in BENCHMARKS:
             flags = re.sub(r"((?:input|output)-len[ =])\d+", r"\g<1>12", flags).replace("http://localhost:8000", url)
-            flags = re.sub(r"(num-prompts[ =])\d+", r"\g<1>3", flags).replace("MODEL", str(tiny_llama))
+            flags = re.sub(r"(num-prompts[ =])\d+", r"\g<1>3", flags).replace("MODEL", str(model))
             flags += "" if "input-len" in flags else " --random-input-len 12 --random-output-len 4"
             assert run("atom.benchmarks.benchmark_serving", flags) == 0
     assert json.loads(Path("r.json").read_text())["completed"] == 3
-    traces = list(Path("trace").glob(f"*/{tiny_llama.name}_ts_*.json.gz"))
+    traces = list(Path("trace").glob(f"*/{model.name}_ts_*.json.gz"))
     assert traces
     assert all(read_trace(trace).matrices for trace in traces)
 
 
-def test_simple_inference_answers_its_four_prompts(run, tiny_llama, capsys):
-    flags = f"--model {tiny_llama} --kv_cache_dtype fp8 --temperature 0.6 --max-tokens 2 {SMALL}"
+def test_simple_inference_answers_its_four_prompts(run, model, capsys):
+    flags = f"--model {model} --kv_cache_dtype fp8 --temperature 0.6 --max-tokens 2 {SMALL}"
     assert run("atom.examples.simple_inference", flags) == 0
     assert capsys.readouterr().out.count("Completion: ") == 4
 
 
-def test_offline_profiling_writes_traces_that_the_tool_reads(run, tiny_llama, tmp_path, monkeypatch, capsys):
+def test_offline_profiling_writes_traces_that_the_tool_reads(run, model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    flags = (
-        f"--model {tiny_llama} --kv_cache_dtype fp8 --random-input --input-length 24 --output-length 4 --bs 4 {SMALL}"
-    )
+    flags = f"--model {model} --kv_cache_dtype fp8 --random-input --input-length 24 --output-length 4 --bs 4 {SMALL}"
     assert run("atom.examples.profile_offline", f"{flags} --mark-trace") == 0
     [trace] = Path("profiler_traces").glob("*/*.json.gz")
     assert f"written: {trace}" in capsys.readouterr().out
