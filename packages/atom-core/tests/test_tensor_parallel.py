@@ -127,6 +127,37 @@ def test_how_steps_are_cut_changes_no_token_of_two_ranks(way, family, ranks, tin
         assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in WAYS[way])
 
 
+# As the default model's: the first of two ranks has two KV heads, and the other one.
+NINE_HEADS = {"hidden_size": 288, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 32}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("preempted", "from cached prefixes"),
+        *(pytest.param(way, marks=pytest.mark.slow) for way in ("in chunks", "without running ahead")),
+    ],
+)
+def test_heads_that_do_not_come_out_even_change_no_token(way, ranks, tmp_path):
+    folder = make_tiny("llama", tmp_path / "m", **NINE_HEADS)
+    with make_engine(folder) as engine:
+        expected = outputs(engine)
+    with make_engine(folder, ranks, **WAYS.get(way, {})) as engine:
+        assert outputs(engine) == expected
+        assert engine.stats.num_preemptions > 0 if way == "preempted" else outputs(engine) == expected
+
+
+def test_heads_that_do_not_come_out_even_are_shared_in_packed_formats_too(ranks, tmp_path):
+    plain = make_tiny("llama", tmp_path / "model", **NINE_HEADS)
+    assert_ranks_change_no_token(write_gguf(plain, tmp_path / "m.gguf", quant="Q4_1"), ranks)
+
+
+@pytest.mark.slow
+def test_four_ranks_share_heads_that_do_not_come_out_even(four_ranks, tmp_path):
+    heads = {"num_attention_heads": 10, "num_key_value_heads": 5, "head_dim": 16}
+    assert_ranks_change_no_token(make_tiny("qwen3", tmp_path / "m", **heads), four_ranks)
+
+
 @pytest.mark.parametrize("family", ["llama", pytest.param("qwen3_moe", marks=pytest.mark.slow), "deepseek_v3"])
 def test_two_ranks_go_on_from_cached_prefixes(family, ranks, tiny_family, expected):
     with make_engine(tiny_family(family), ranks, enable_prefix_caching=True) as engine:

@@ -45,6 +45,13 @@ def test_heads_that_do_not_come_out_even_are_named(tiny_llama: Path):
     assert "num_attention_heads is 4, which 8 tensor-parallel ranks cannot share evenly" in refusal(tiny_llama, 8)
 
 
+@pytest.mark.parametrize("family", ["gpt_oss", "minimax_m2", "qwen3_next"])
+def test_kv_heads_that_must_come_out_even_are_named(family: str, tmp_path: Path):
+    folder = make_tiny(family, tmp_path / "m", num_attention_heads=6, num_key_value_heads=3)
+    says = refusal(folder, 2)
+    assert "self_attn.qkv_proj: num_key_value_heads is 3, which 2 tensor-parallel ranks cannot share evenly" in says
+
+
 def test_experts_that_do_not_come_out_even_are_named(tmp_path: Path):
     folder = make_tiny("qwen3_moe", tmp_path / "m", moe_intermediate_size=30)
     assert "30" in refusal(folder, 4)

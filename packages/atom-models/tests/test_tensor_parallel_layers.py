@@ -91,6 +91,31 @@ def test_ranks_share_heads_and_repeat_kv_heads_where_there_are_too_few(num_kv_he
         assert torch.allclose(heads[2], v[:, first : first + mine.num_kv_heads], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("size", "kv_heads", "held"),
+    [(2, 3, [(0, 2), (2, 3)]), (4, 5, [(0, 2), (2, 3), (3, 4), (4, 5)]), (4, 2, [(0, 1), (0, 1), (1, 2), (1, 2)])],
+)
+def test_kv_heads_stay_with_their_queries(size, kv_heads, held):
+    group = Group(size)
+    layers = [
+        QKVParallelLinear(
+            8,
+            head_dim=4,
+            num_heads=4 * kv_heads,
+            num_kv_heads=kv_heads,
+            context=make_context(group, rank),
+            prefix="a.q",
+        )
+        for rank in range(size)
+    ]
+    assert [layer.num_kv_heads for layer in layers] == [last - first for first, last in held]
+    queries = [layer.query_elements for layer in layers]
+    if kv_heads >= size:
+        assert queries == [(16 * first, 16 * last) for first, last in held]
+    else:
+        assert queries == [(8 * rank, 8 * rank + 8) for rank in range(size)]
+
+
 @pytest.mark.parametrize("tie", [False, True])
 def test_ranks_split_a_vocabulary_that_they_cannot_share_evenly(tie):
     def run(context):
@@ -118,7 +143,9 @@ def test_ranks_split_a_vocabulary_that_they_cannot_share_evenly(tie):
             "num_attention_heads is 3",
         ),
         (
-            lambda c: QKVParallelLinear(16, head_dim=4, num_heads=6, num_kv_heads=3, context=c, prefix="a.q"),
+            lambda c: QKVParallelLinear(
+                16, head_dim=4, num_heads=6, num_kv_heads=3, context=c, prefix="a.q", evenly=True
+            ),
             "num_key_value_heads is 3",
         ),
     ],
@@ -137,6 +164,14 @@ def test_a_model_that_ranks_cannot_share_is_refused(tiny_llama):
 @pytest.mark.parametrize(("size", "tie"), [(2, False), (2, True), (4, False)])
 def test_a_whole_llama_on_several_ranks_gives_the_logits_of_one(tmp_path, size, tie):
     path = make_tiny_llama(tmp_path / "model", tie=tie, attention_bias=True, mlp_bias=True)
+    assert_ranks_give_the_logits_of_one(path, size)
+
+
+@pytest.mark.parametrize(("size", "heads", "kv_heads"), [(2, 9, 3), (4, 10, 5)])
+def test_a_llama_whose_heads_do_not_come_out_even_gives_the_logits_of_one(tmp_path, size, heads, kv_heads):
+    path = make_tiny_llama(
+        tmp_path / "model", num_heads=heads, kv_heads=kv_heads, head_dim=16, attention_bias=True, mlp_bias=True
+    )
     assert_ranks_give_the_logits_of_one(path, size)
 
 

@@ -89,3 +89,21 @@ class BuildContext:
         if count % size:
             raise ValueError(f"{what} is {count}, which {size} tensor-parallel ranks cannot share evenly")
         return count // size
+
+    def even_run(self, count: int, what: str) -> tuple[int, int]:
+        """This rank's share of `count` as (first, last + 1).
+
+        Raises:
+            ValueError: see `split`.
+        """
+        each = self.split(count, what)
+        return self.collectives.rank * each, (self.collectives.rank + 1) * each
+
+    def run(self, count: int) -> tuple[int, int]:
+        """Those of `count`, at least one for each rank, that this rank has, as (first, last + 1).
+
+        Where they do not come out even, the first ranks have one more.
+        """
+        (each, left), rank = divmod(count, self.collectives.size), self.collectives.rank
+        first = rank * each + min(rank, left)
+        return first, first + each + (rank < left)

@@ -56,6 +56,11 @@ class LlamaConfig:
     has_sinks: ClassVar[bool] = False
 
     @property
+    def needs_even_heads(self) -> bool:
+        """Whether layers have other weights of each head, which ranks share evenly."""
+        return self.has_sinks
+
+    @property
     def kv_heads(self) -> int:
         return self.num_key_value_heads or self.num_attention_heads
 
@@ -146,6 +151,7 @@ class LlamaAttention(Layer):
             context=context,
             prefix=f"{prefix}.qkv_proj",
             bias=config.qkv_bias,
+            evenly=config.needs_even_heads,
         )
         self.attn = Attention(
             self.qkv_proj.num_heads,
@@ -167,6 +173,7 @@ class LlamaAttention(Layer):
             context,
             prefix=f"{prefix}.o_proj",
             bias=config.output_bias,
+            columns=self.qkv_proj.query_elements,
         )
 
     def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:

@@ -39,6 +39,10 @@ class MiniMaxM2Config(LlamaConfig):
     use_routing_bias: bool = True
 
     @property
+    def needs_even_heads(self) -> bool:
+        return True
+
+    @property
     def output_bias(self) -> bool:
         return False
 

@@ -82,6 +82,7 @@ class QwenGatedAttention(Layer):
             context=context,
             prefix=f"{prefix}.qkv_proj",
             bias=config.qkv_bias,
+            evenly=True,
         )
         self.attn = Attention(
             self._num_heads,

@@ -31,8 +31,8 @@ class Shard:
     Attributes:
         name: last component of its name in the checkpoint, such as ``"q_proj"``.
         out_features: over all ranks.
-        num_pieces: different equal pieces that the ranks hold of it; fewer than ranks where KV heads are repeated.
-            The last one is padded with zeros where they do not divide the outputs.
+        num_pieces: equal pieces, one for each rank that does not hold all of it. The last one is padded with zeros
+            where they do not divide the outputs.
         order: runs (first, last + 1) of the outputs as the checkpoint counts them: those that this rank gives, in its
             order. By default they are its piece, as the checkpoint has it.
     """
@@ -44,6 +44,8 @@ class Shard:
 
     @property
     def features_on_rank(self) -> int:
+        if self.order:
+            return sum(last - first for first, last in self.order)
         return -(-self.out_features // self.num_pieces)
 
     @classmethod
@@ -52,16 +54,17 @@ class Shard:
         ends = list(accumulate(part * ranks.size for part in parts))
         begins = [end - (ranks.size - ranks.rank) * part for end, part in zip(ends, parts, strict=True)]
         runs = tuple((begin, begin + part) for begin, part in zip(begins, parts, strict=True))
-        return cls(name, ends[-1], ranks.size, runs)
+        return cls(name, ends[-1], order=runs)
 
 
 class Linear(Layer):
     """``[T, in_features] -> [T, sum of this rank's outputs]``, from one or several linears of the checkpoint.
 
     Neighboring shards that are held alike are stacked and run as one plan; others are plans of their own, and their
-    outputs are concatenated. `split_input` cuts the weights along their inputs instead; then the bias belongs to
-    rank 0 alone, so that the sum over ranks holds it once. A number in the place of shards is one linear, of the
-    layer's own name. One that is not `quantized` holds plain numbers, whatever the model's quantization says.
+    outputs are concatenated. `columns` are the inputs (first, last + 1) that this rank has, where ranks share those
+    instead; then the bias belongs to rank 0 alone, so that the sum over ranks holds it once. A number in the place of
+    shards is one linear, of the layer's own name. One that is not `quantized` holds plain numbers, whatever the
+    model's quantization says.
 
     Attributes:
         max_fused_rows: up to so many rows its kernel adds a base by itself.
@@ -76,7 +79,7 @@ class Linear(Layer):
         *,
         prefix: str,
         bias: bool = False,
-        split_input: bool = False,
+        columns: tuple[int, int] | None = None,
         out_dtype: torch.dtype | None = None,
         quantized: bool = True,
     ) -> None:
@@ -84,11 +87,9 @@ class Linear(Layer):
         parent, _, own_name = prefix.rpartition(".")
         shards = (Shard(own_name, outputs),) if isinstance(outputs, int) else outputs
         self._ranks, self._platform = context.collectives, context.platform
-        self._split_input = split_input
-        self._local_in = context.split(in_features, f"{prefix}: in_features") if split_input else in_features
-        self._in_features = in_features
+        self._in_features, self._columns = in_features, columns or (0, in_features)
         self.out_features = sum(shard.features_on_rank for shard in shards)
-        self._has_bias = bias and not (split_input and context.collectives.rank > 0)
+        self._has_bias = bias and (columns is None or context.collectives.rank == 0)
         self._parts: list[LinearWeights] = []
         self._owners: dict[str, MatrixStack] = {}
         self._ignored: set[str] = set()
@@ -107,21 +108,20 @@ class Linear(Layer):
         bias: torch.dtype | None,
         out_dtype: torch.dtype | None,
     ) -> None:
-        first_column = self._ranks.rank * self._local_in if self._split_input else 0
-        columns = (first_column, first_column + self._local_in)
         matrices = [
             StoredMatrix(
                 name,
                 quantization.stored,
                 (shard.out_features, self._in_features),
                 self._rows_of_rank(shard),
-                columns,
+                self._columns,
                 bias=bias,
             )
             for name, shard in shards.items()
         ]
         num_outputs = sum(shard.features_on_rank for shard in shards.values())
-        plain = FusedLinearProblem(self._local_in, num_outputs, context.dtype, self._has_bias, out_dtype)
+        first, last = self._columns
+        plain = FusedLinearProblem(last - first, num_outputs, context.dtype, self._has_bias, out_dtype)
         part = LinearWeights(plain, quantization.held, matrices, platform=context.platform, device=context.device)
         self._parts.append(part)
         self._owners.update(dict.fromkeys(part.matrices.expected(), part.matrices))
@@ -206,10 +206,16 @@ class ColumnParallelLinear(MergedColumnParallelLinear):
 
 
 class QKVParallelLinear(Linear):
-    """Query, key and value projections as one; ranks share heads, and repeat KV heads where there are too few.
+    """Query, key and value projections as one; ranks share KV heads with the queries of each, or repeat KV heads.
+
+    Where KV heads do not come out even, the first ranks have one more.
+
+    Args:
+        evenly: every rank must have as many, since others of the layer's weights are shared so.
 
     Attributes:
         num_heads, num_kv_heads: how many heads this rank has.
+        query_elements: its queries among those of all ranks, as (first, last + 1).
         sizes: elements of q, k and v in a row of the output.
     """
 
@@ -223,36 +229,62 @@ class QKVParallelLinear(Linear):
         context: BuildContext,
         prefix: str,
         bias: bool = False,
+        evenly: bool = False,
     ) -> None:
-        size = context.collectives.size
-        if size % num_kv_heads and num_kv_heads % size:
+        if evenly and num_kv_heads >= context.collectives.size:
+            context.split(num_kv_heads, f"{prefix}: num_key_value_heads")
+        kv_heads, heads = _heads_of_rank(num_heads, num_kv_heads, context, prefix)
+        queries, keys = (tuple(head * head_dim for head in run) for run in (heads, kv_heads))
+        shards = (
+            Shard("q_proj", num_heads * head_dim, order=(queries,)),
+            Shard("k_proj", num_kv_heads * head_dim, order=(keys,)),
+            Shard("v_proj", num_kv_heads * head_dim, order=(keys,)),
+        )
+        super().__init__(in_features, shards, context, prefix=prefix, bias=bias)
+        self.num_heads, self.num_kv_heads = heads[1] - heads[0], kv_heads[1] - kv_heads[0]
+        self.query_elements = queries
+        self.sizes = [shard.features_on_rank for shard in shards]
+
+
+def _heads_of_rank(
+    num_heads: int, num_kv_heads: int, context: BuildContext, prefix: str
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Runs of KV heads and of query heads that a rank has."""
+    size = context.collectives.size
+    if num_kv_heads < size:
+        if size % num_kv_heads:
             raise ValueError(
                 f"{prefix}: num_key_value_heads is {num_kv_heads}, which {size} ranks can neither share "
                 "nor repeat evenly"
             )
-        pieces = min(size, num_kv_heads)
-        shards = (
-            Shard("q_proj", num_heads * head_dim, size),
-            Shard("k_proj", num_kv_heads * head_dim, pieces),
-            Shard("v_proj", num_kv_heads * head_dim, pieces),
-        )
-        self_heads, self_kv_heads = context.split(num_heads, f"{prefix}: num_attention_heads"), num_kv_heads // pieces
-        super().__init__(in_features, shards, context, prefix=prefix, bias=bias)
-        self.num_heads, self.num_kv_heads = self_heads, self_kv_heads
-        self.sizes = [self_heads * head_dim, self_kv_heads * head_dim, self_kv_heads * head_dim]
+        kv_head = context.collectives.rank * num_kv_heads // size
+        return (kv_head, kv_head + 1), context.even_run(num_heads, f"{prefix}: num_attention_heads")
+    first, last = context.run(num_kv_heads)
+    queries_each = num_heads // num_kv_heads
+    return (first, last), (first * queries_each, last * queries_each)
 
 
 class RowParallelLinear(Linear):
     """A linear whose inputs are split over ranks; the results are summed over them.
+
+    Ranks share the inputs evenly, unless `columns` (first, last + 1) says which ones this rank has.
 
     ``forward(x) -> y``; where its kernel can add the residual by itself (few rows on a GPU), y is `Unsummed`. Where
     ranks sum by a kernel of ours, which may add the residual and norm as well, it is `Unreduced`.
     """
 
     def __init__(
-        self, in_features: int, out_features: int, context: BuildContext, *, prefix: str, bias: bool = False
+        self,
+        in_features: int,
+        out_features: int,
+        context: BuildContext,
+        *,
+        prefix: str,
+        bias: bool = False,
+        columns: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(in_features, out_features, context, prefix=prefix, bias=bias, split_input=True)
+        columns = columns or context.even_run(in_features, f"{prefix}: in_features")
+        super().__init__(in_features, out_features, context, prefix=prefix, bias=bias, columns=columns)
         self._sum = RankSum(out_features, context)
 
     def forward(self, x: torch.Tensor) -> Term:

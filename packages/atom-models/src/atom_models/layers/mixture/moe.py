@@ -113,7 +113,8 @@ class SharedExperts(Layer):
         size_here = self.gate_up_proj.out_features // 2
         self.act = GatedActivation(config.hidden_act, size_here, context, after=self.gate_up_proj)
         # Not a RowParallelLinear: the sum over ranks comes later, together with that of the routed experts.
-        self.down_proj = Linear(size, hidden_size, context, prefix=f"{name}.down_proj", split_input=True)
+        columns = context.even_run(size, f"{name}.down_proj: in_features")
+        self.down_proj = Linear(size, hidden_size, context, prefix=f"{name}.down_proj", columns=columns)
         self.gate = None
         if shared.gate is not None:
             self.gate = ReplicatedLinear(hidden_size, 1, context, prefix=f"{prefix}.{shared.gate}", quantized=False)
