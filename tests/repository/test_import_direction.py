@@ -39,7 +39,7 @@ ROOMS = {
         "structured_output scheduler",
         "tokenization speculation kv_cache",
         "kv_events kv_transfer",
-        "messages models settings log_lines seldom host_memory garbage",
+        "messages models settings log_lines seldom host_memory garbage proved_sockets",
     ),
     "atom_server": (
         "__main__ entrypoints benchmarks examples",

@@ -16,6 +16,8 @@ import time
 from enum import IntEnum
 from typing import NamedTuple
 
+from atom_core.proved_sockets import proof, receive, send_all
+
 SECRET_BYTES = 32
 # An end that says nothing is left after so long.
 PROOF_SECONDS = 5.0
@@ -57,14 +59,14 @@ def prove_as_engine(end: socket.socket, secret: bytes, seconds: float = PROOF_SE
     line = _Line(end, seconds)
     number = secrets.token_bytes(_NUMBER_BYTES)
     line.send(number)
-    who, theirs, proof = line.read(_WHO.size), line.read(_NUMBER_BYTES), line.read(_PROOF_BYTES)
+    who, theirs, given = line.read(_WHO.size), line.read(_NUMBER_BYTES), line.read(_PROOF_BYTES)
     said = who + number + theirs
-    if not hmac.compare_digest(proof, _proof(secret, _BY_HOST, said)):
+    if not hmac.compare_digest(given, proof(secret, _BY_HOST, said)):
         raise NotProvedError("it does not know this engine's secret")
     rank, purpose = _WHO.unpack(who)
     if purpose not in list(Purpose):
         raise NotProvedError(f"it asks for a connection of a kind that there is not: {purpose}")
-    line.send(_proof(secret, _BY_ENGINE, said))
+    line.send(proof(secret, _BY_ENGINE, said))
     end.settimeout(None)
     return Caller(rank, Purpose(purpose))
 
@@ -79,44 +81,26 @@ def prove_as_host(end: socket.socket, secret: bytes, caller: Caller, seconds: fl
     number = line.read(_NUMBER_BYTES)
     ours, who = secrets.token_bytes(_NUMBER_BYTES), _WHO.pack(*caller)
     said = who + number + ours
-    line.send(who + ours + _proof(secret, _BY_HOST, said))
-    if not hmac.compare_digest(line.read(_PROOF_BYTES), _proof(secret, _BY_ENGINE, said)):
+    line.send(who + ours + proof(secret, _BY_HOST, said))
+    if not hmac.compare_digest(line.read(_PROOF_BYTES), proof(secret, _BY_ENGINE, said)):
         raise NotProvedError("what listens there is not this rank's engine: it does not know the secret")
     end.settimeout(None)
 
 
-def _proof(secret: bytes, side: bytes, said: bytes) -> bytes:
-    return hmac.digest(secret, side + said, "sha256")
-
-
 class _Line:
-    """Reads and sends bytes until a deadline, which no trickle of bytes moves."""
+    """Reads and sends bytes until a deadline."""
 
     def __init__(self, end: socket.socket, seconds: float) -> None:
-        self._end, self._deadline = end, time.monotonic() + seconds
+        self._end, self._until = end, time.monotonic() + seconds
 
     def send(self, data: bytes) -> None:
-        self._limit()
         try:
-            self._end.sendall(data)
+            send_all(self._end, data, self._until)
         except OSError as error:
-            raise NotProvedError(f"the other end is gone: {error.strerror or error}") from None
+            raise NotProvedError(f"what was said did not arrive: {error.strerror or error}") from None
 
     def read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            self._limit()
-            try:
-                part = self._end.recv(size - len(data))
-            except OSError as error:
-                raise NotProvedError(f"the other end said nothing: {error.strerror or error}") from None
-            if not part:
-                raise NotProvedError("the other end closed the connection")
-            data += part
-        return data
-
-    def _limit(self) -> None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise NotProvedError("the other end took too long")
-        self._end.settimeout(left)
+        try:
+            return receive(self._end, size, self._until)
+        except OSError as error:
+            raise NotProvedError(f"the other end said nothing: {error.strerror or error}") from None

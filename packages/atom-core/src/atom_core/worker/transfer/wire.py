@@ -8,7 +8,6 @@ ends all of it. Where there is a secret, both prove that they know it, over the 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import socket
 import struct
 import time
@@ -17,6 +16,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 import xxhash
+
+from atom_core.proved_sockets import proof, receive, receive_into, send_all
 
 VERSION = 1
 MAX_HEADER = 1 << 20
@@ -83,7 +84,7 @@ def proof_of(secret: bytes, side: bytes, hello: Hello, nonce: bytes) -> bytes:
     """That a side knows the secret; empty without one."""
     if not secret:
         return b""
-    return hmac.digest(secret, side + hello.nonce + nonce, "sha256")
+    return proof(secret, side, hello.nonce + nonce)
 
 
 def pages_in_frame(page_bytes: int) -> int:
@@ -119,23 +120,20 @@ class Channel:
         until = time.monotonic() + self._timeout
         lengths = _LENGTHS.pack(len(header), sum(part.nbytes for part in payload))
         for part in (memoryview(lengths + header), *payload):
-            self._send_all(part, until)
+            send_all(self._socket, part, until)
 
     def receive(self, payload: memoryview | None = None, until: float | None = None) -> Message:
         """The next header, and its bytes into `payload`, as many as there are."""
         until = time.monotonic() + self._timeout if until is None else until
-        lengths = bytearray(_LENGTHS.size)
-        self._receive_into(memoryview(lengths), until)
-        header_bytes, num_bytes = _LENGTHS.unpack(lengths)
+        header_bytes, num_bytes = _LENGTHS.unpack(receive(self._socket, _LENGTHS.size, until))
         room = 0 if payload is None else payload.nbytes
         if header_bytes > MAX_HEADER or num_bytes > room:
             raise TransferError(
                 f"a frame of {header_bytes} + {num_bytes} bytes came; it may have {MAX_HEADER} + {room}"
             )
-        header = bytearray(header_bytes)
-        self._receive_into(memoryview(header), until)
+        header = receive(self._socket, header_bytes, until)
         if payload is not None and num_bytes:
-            self._receive_into(payload[:num_bytes], until)
+            receive_into(self._socket, payload[:num_bytes], until)
         try:
             message = _DECODER.decode(header)
         except msgspec.DecodeError as error:
@@ -149,25 +147,3 @@ class Channel:
         with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-    def _send_all(self, part: memoryview, until: float) -> None:
-        left = part.cast("B")
-        while left.nbytes:
-            self._socket.settimeout(_seconds_to(until))
-            left = left[self._socket.send(left) :]
-
-    def _receive_into(self, view: memoryview, until: float) -> None:
-        left = view.cast("B")
-        while left.nbytes:
-            self._socket.settimeout(_seconds_to(until))
-            count = self._socket.recv_into(left)
-            if not count:
-                raise ConnectionResetError("the peer has ended the connection")
-            left = left[count:]
-
-
-def _seconds_to(until: float) -> float:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the peer took too long")
-    return left
