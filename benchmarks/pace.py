@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks import clients, documents, machine, report, tables
+from benchmarks import clients, documents, machine, paced_server, report, tables
 from benchmarks.server_process import ServerProcess, free_port
 
 
@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
 def _measure(streams: int, rate: float, options: argparse.Namespace) -> tuple[dict[str, Any], float | None]:
     """One load: what it truly was, and what the client found of it. With it, what others took of the machine."""
     port, interval = free_port(), streams / rate
-    command = [sys.executable, "-m", "benchmarks.paced_server", "--port", str(port), "--interval", str(interval)]
-    server = ServerProcess(command, port, ready="/v1/models", environment=os.environ | {"PYTHONPATH": _path()})
+    command = [sys.executable, paced_server.__file__, "--port", str(port), "--interval", str(interval)]
+    server = ServerProcess(command, port, ready="/v1/models")
     interference = machine.Interference(server.pids)
     try:
         with tempfile.TemporaryDirectory() as scratch:
@@ -90,7 +90,3 @@ def _turn(port: int, streams: int, tokens: int, folder: Path) -> dict[str, float
 def _seconds_of_children() -> float:
     times = os.times()
     return times.children_user + times.children_system
-
-
-def _path() -> str:
-    return os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -135,7 +135,7 @@ def _sums_over_ranks(size: int) -> Iterator[Any]:
     for op, problem in zip(REDUCE_OPS, problems, strict=True):
         weights, inputs = op.make_inputs(problem, 32, torch.Generator())
         for backend in op.backends:
-            if not backend.is_fallback:
+            if backend.name.startswith("triton"):
                 yield partial(plan_with(op, problem, backend).prepare(weights), *inputs)
 
 

@@ -138,7 +138,8 @@ def test_the_tagged_sources_have_exactly_the_parameters_of_our_table(tagged_api,
 def test_the_published_wheel_has_exactly_the_parameters_of_our_table(wheel, name):
     there = parameters_in(wheel, place(name, "pypi") or _flat(place(name, "git")))
     if name in BY_TENSORS:
-        assert there != known_api("git").parameters(name)
+        # These two have nothing to say by tensors.
+        assert (there == known_api("git").parameters(name)) == (name in ("allocate_meta_buffer", "meta_size"))
     else:
         assert there == known_api("pypi").parameters(name)
 
