@@ -42,6 +42,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "data_parallel_rank": 0,
         "pipeline_parallel_size": 1,
         "enable_expert_parallel": False,
+        "num_redundant_experts": 0,
         "executor_backend": "mp",
     },
     "config.sections.CompileConfig": {
@@ -143,6 +144,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_waiting_for_grammar": 0,
         "num_late_captures": 0,
         "num_late_compilations": 0,
+        "num_expert_moves": 0,
         "num_kept_output_tokens": 0,
         "num_waiting_for_kv": 0,
     },
@@ -195,7 +197,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "messages.states.RequestState": {"num_computed_tokens": 0, "num_output_tokens": 0},
     "messages.steps.ScheduledRequest": {"num_next_drafts": 0, "num_unsettled": 0},
     "messages.steps.SchedulerOutput": {"is_followed": True},
-    "messages.steps.ModelOutput": {"num_late_captures": 0, "num_late_compilations": 0},
+    "messages.steps.ModelOutput": {"num_late_captures": 0, "num_late_compilations": 0, "num_expert_moves": 0},
     "scheduler.config.SchedulerConfig": {
         "long_prefill_share": 0.5,
         "async_scheduling": True,

@@ -155,6 +155,26 @@ def test_what_is_not_built_is_refused_in_one_line(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"enable_expert_parallel": False}, "enable_eplb is about whole experts on ranks: give enable_expert_parallel"),
+        (
+            {"enable_expert_parallel": False, "enable_eplb": False, "num_redundant_experts": 2},
+            "num_redundant_experts 2 is about whole experts",
+        ),
+        ({"eplb_step_interval": 999}, r"eplb_window_size is 1000; it must be at most eplb_step_interval \(999\)"),
+        ({"level": 3}, "enable_eplb and level 3 do not go together"),
+        ({"batch_invariant": True}, "enable_eplb and batch_invariant do not go together"),
+    ],
+    ids=str,
+)
+def test_what_moving_experts_does_not_go_with_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        EngineArgs(**{"enable_expert_parallel": True, "enable_eplb": True, **settings})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
         ({}, r"ray, which is not installed: pip install 'ray>=2.40', on all nodes"),
         (
             {"data_parallel_size": 2},

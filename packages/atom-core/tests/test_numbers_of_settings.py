@@ -85,20 +85,20 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "torch_profiler_dir": (None,),
     "mark_trace": (False, BOOLEANS),
 }
+SETTINGS |= {"num_redundant_experts": (0, 0, None), "enable_eplb": (False, BOOLEANS)}
+SETTINGS |= {"eplb_window_size": (1000, 1, None), "eplb_step_interval": (3000, 1, None)}
 BOUNDED = [name for name, about in SETTINGS.items() if len(about) == 3]
 CHOSEN = [name for name, about in SETTINGS.items() if len(about) == 2]
 
 
 def args_of(name: str, value: Any) -> EngineArgs:
-    beside = {"method": "mtp"} if name == "num_speculative_tokens" else {}
-    return EngineArgs(**{name: value, **beside})
+    beside: dict[str, Any] = {"enable_expert_parallel": name in {"num_redundant_experts", "enable_eplb"}}
+    return EngineArgs(**{**beside, **({"method": "mtp"} if name == "num_speculative_tokens" else {}), name: value})
 
 
 def test_every_setting_has_its_default():
-    assert {entry.name: entry.default for entry in options_of(EngineArgs)} == {
-        name: about[0] for name, about in SETTINGS.items()
-    }
-    assert asdict(EngineArgs()) == {name: about[0] for name, about in SETTINGS.items()}
+    defaults = {name: about[0] for name, about in SETTINGS.items()}
+    assert {entry.name: entry.default for entry in options_of(EngineArgs)} == asdict(EngineArgs()) == defaults
 
 
 @pytest.mark.parametrize("name", BOUNDED)

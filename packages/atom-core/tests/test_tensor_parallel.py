@@ -275,6 +275,17 @@ def test_two_ranks_of_whole_experts_give_the_tokens_of_one(family, ranks, tiny_f
         assert outputs(engine) == expected(family)
 
 
+BALANCED = {"enable_expert_parallel": True, "num_redundant_experts": 2}
+BALANCED |= {"enable_eplb": True, "eplb_window_size": 2, "eplb_step_interval": 3}
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", pytest.param("deepseek_v3", marks=pytest.mark.slow)])
+def test_experts_that_move_every_three_steps_change_no_token(family, ranks, tiny_family, expected):
+    with make_engine(tiny_family(family), ranks, **BALANCED) as engine:
+        assert outputs(engine) == expected(family)
+        assert engine.stats.num_expert_moves > 2
+
+
 def test_experts_that_do_not_come_out_even_change_no_token(ranks, tmp_path):
     folder = make_tiny("mixtral", tmp_path / "m", num_local_experts=5)
     assert_ranks_change_no_token(folder, ranks, enable_expert_parallel=True)

@@ -63,6 +63,12 @@ def test_fewer_experts_than_ranks_that_need_one_are_named(tmp_path: Path):
     assert re.search(r"mlp.experts: there are 3 experts, and each of 4 tensor-parallel ranks needs one: give a", says)
 
 
+def test_copies_of_experts_that_do_not_come_out_even_are_named(tmp_path: Path):
+    folder = make_tiny("qwen3_moe", tmp_path / "m", num_experts=8)
+    says = refusal(folder, 2, enable_expert_parallel=True, num_redundant_experts=3)
+    assert "8 experts and 3 further copies (num_redundant_experts) cannot be placed on 2 ranks" in says
+
+
 @pytest.mark.parametrize(
     ("family", "num_ranks", "why"),
     [

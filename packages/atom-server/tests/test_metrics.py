@@ -67,6 +67,7 @@ NAMES = [
     "kv_transfer_not_kept_prompts_total",
     "kv_transfer_sent_prompts_total",
     "late_compilations_total",
+    "expert_moves_total",
     "engine_restarts_total",
     "engine_serving",
 ]

@@ -16,7 +16,7 @@ from atom_core.config.offload import read_offload
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
-from atom_core.config.unbuilt import refuse_in_stages, refuse_unbuilt
+from atom_core.config.unbuilt import refuse_for_experts, refuse_in_stages, refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 if TYPE_CHECKING:
@@ -210,6 +210,20 @@ class EngineArgs:
         "Each of the devices that share a layer holds whole experts of a mixture, in place of a part of every expert "
         "(see tensor-parallel.md).",
     )
+    num_redundant_experts: int = _parallel(
+        0,
+        "Further copies of experts, beside the first of each, with enable_expert_parallel: ranks hold as many each.",
+        minimum=0,
+    )
+    enable_eplb: bool = _parallel(
+        False,
+        "Move experts between devices while the engine runs, so that these have about as many rows to compute; with "
+        "enable_expert_parallel.",
+    )
+    eplb_window_size: int = _parallel(
+        1000, "Steps before each such move whose rows are counted; at most eplb_step_interval.", minimum=1
+    )
+    eplb_step_interval: int = _parallel(3000, "Steps from one such move to the next.", minimum=1)
     enable_dp_attention: bool = _parallel(False, "Data-parallel attention.")
     port: int = _parallel(
         8006,
@@ -303,6 +317,7 @@ class EngineArgs:
         read_offload(self)
         check_kv_transfer(self)
         refuse_unbuilt(self)
+        refuse_for_experts(self)
         check_backend(self)
         refuse_in_stages(self, read_speculation(self))
         if read_kv_events(self.kv_events_config) is not None and not self.enable_prefix_caching:

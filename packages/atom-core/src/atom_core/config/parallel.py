@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.options import ConfigError
-from atom_core.config.sections import ParallelConfig
+from atom_core.config.sections import BalanceConfig, ParallelConfig
 from atom_models.architectures.registry import has_experts
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def resolve_parallel(
         ConfigError: this machine cannot have so many.
     """
     _check_ranks(args, platform)
+    spreads = _has_experts_to_spread(args, architecture, choices)
     return ParallelConfig(
         num_threads=_num_threads(args, platform, choices),
         tensor_parallel_size=args.tensor_parallel_size,
@@ -33,7 +34,9 @@ def resolve_parallel(
         data_parallel_rank=data_parallel_rank,
         pipeline_parallel_size=args.pipeline_parallel_size,
         executor_backend=cast("ExecutorBackend", args.distributed_executor_backend),
-        enable_expert_parallel=_has_experts_to_spread(args, architecture, choices),
+        enable_expert_parallel=spreads,
+        num_redundant_experts=args.num_redundant_experts if spreads else 0,
+        balance=BalanceConfig(args.eplb_window_size, args.eplb_step_interval) if spreads and args.enable_eplb else None,
     )
 
 

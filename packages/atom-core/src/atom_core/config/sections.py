@@ -75,6 +75,19 @@ class CacheConfig:
 
 
 @dataclass(frozen=True)
+class BalanceConfig:
+    """When experts move between ranks.
+
+    Attributes:
+        window: the steps before a move whose rows are counted.
+        interval: steps from one move to the next.
+    """
+
+    window: int
+    interval: int
+
+
+@dataclass(frozen=True)
 class ParallelConfig:
     """How the work is spread.
 
@@ -85,6 +98,8 @@ class ParallelConfig:
         data_parallel_rank: this engine's number among them.
         pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
         enable_expert_parallel: ranks that share a layer hold whole experts of a mixture, not a part of each.
+        num_redundant_experts: copies of these beside the first of each, over all ranks.
+        balance: when experts move between ranks; None where they stay.
         executor_backend: "mp" starts the ranks on this node, "ray" wherever Ray places them.
     """
 
@@ -94,6 +109,8 @@ class ParallelConfig:
     data_parallel_rank: int = 0
     pipeline_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    num_redundant_experts: int = 0
+    balance: BalanceConfig | None = None
     executor_backend: ExecutorBackend = "mp"
 
     @property

@@ -1,4 +1,4 @@
-"""Refuses settings of features that are not built, with one line each: no setting is ignored."""
+"""Refuses settings of features that are not built, or do not go together, with one line each: none is ignored."""
 
 from __future__ import annotations
 
@@ -48,3 +48,26 @@ def refuse_in_stages(args: EngineArgs, speculation: SpeculationConfig | None) ->
             raise ConfigError(
                 f"pipeline_parallel_size is {size}, and {what} does not go with it: leave out one of them"
             )
+
+
+def refuse_for_experts(args: EngineArgs) -> None:
+    """Raise ConfigError for the first setting that does not go with where experts are."""
+    asked = {f"num_redundant_experts {args.num_redundant_experts}": args.num_redundant_experts > 0}
+    asked["enable_eplb"] = args.enable_eplb
+    for what, is_asked in asked.items():
+        if is_asked and not args.enable_expert_parallel:
+            raise ConfigError(
+                f"{what} is about whole experts on ranks: give enable_expert_parallel too, or leave it out"
+            )
+    if not args.enable_eplb:
+        return
+    if args.eplb_window_size > args.eplb_step_interval:
+        raise ConfigError(
+            f"eplb_window_size is {args.eplb_window_size}; it must be at most eplb_step_interval "
+            f"({args.eplb_step_interval})"
+        )
+    # A compiled model has no place to count at; and sums over other ranks are other sums, in their last bits.
+    unfit = {f"level {args.level}": args.level > 0, "batch_invariant": args.batch_invariant}
+    for what, is_asked in unfit.items():
+        if is_asked:
+            raise ConfigError(f"enable_eplb and {what} do not go together: leave out one of them")

@@ -150,6 +150,7 @@ class EngineCore:
             num_waiting_for_grammar=self._constrained.num_waiting,
             num_late_captures=self._in_flight.num_late_captures,
             num_late_compilations=self._in_flight.num_late_compilations,
+            num_expert_moves=self._in_flight.num_expert_moves,
         )
 
     def states(self) -> list[RequestState]:

@@ -76,6 +76,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
 
     from atom_models import BuildContext, open_checkpoint
     from atom_models.groups import UNSHARED
+    from atom_models.layers.mixture.balance import place_with_copies
     from atom_models.model import stored_quantization
     from atom_models.requirements import check_shared
 
@@ -90,6 +91,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
             max_model_len=config.cache.block_size,  # tables of angles are not needed
             model_impl=config.model.model_impl,
             groups=UNSHARED.spreading_experts() if parallel.enable_expert_parallel else UNSHARED,
+            place_experts=place_with_copies(parallel.num_redundant_experts),
         )
         check_shared(checkpoint, context, parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
 

@@ -38,11 +38,11 @@ class StepsInFlight:
         follow: is told of all news of requests, too.
 
     Attributes:
-        num_late_captures, num_late_compilations: what steps have waited for, as `ModelOutput` has it.
+        num_late_captures, num_late_compilations, num_expert_moves: what steps have waited for, as `ModelOutput` has it.
     """
 
     def __init__(self, executor: Executor, scheduler: Scheduler, follow: Callable[[list[EngineOutput]], None]) -> None:
-        self.num_late_captures = self.num_late_compilations = 0
+        self.num_late_captures = self.num_late_compilations = self.num_expert_moves = 0
         self._executor, self._scheduler, self._follow = executor, scheduler, follow
         self._steps: deque[Step] = deque()
         self._num_failed = 0
@@ -77,6 +77,7 @@ class StepsInFlight:
         self._steps.popleft()
         self._num_failed = 0
         self.num_late_captures, self.num_late_compilations = output.num_late_captures, output.num_late_compilations
+        self.num_expert_moves = output.num_expert_moves
         news = self._scheduler.update(step.scheduled, _without(output, step.void) if step.void else output)
         self._follow(news)
         return news

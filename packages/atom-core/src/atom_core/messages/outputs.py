@@ -139,6 +139,7 @@ class StepStats(msgspec.Struct, frozen=True):
     num_waiting_for_grammar: int = 0
     num_late_captures: int = 0
     num_late_compilations: int = 0
+    num_expert_moves: int = 0
     num_kept_output_tokens: int = 0
     num_waiting_for_kv: int = 0
     offload: OffloadStats | None = None

@@ -125,12 +125,14 @@ class ModelOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of the step `step_id`, in the order of its `scheduled`.
 
     `num_late_captures` graphs were captured while a step waited for them, and `num_late_compilations` times torch or
-    Triton compiled something, or loaded what was compiled before, since the model was loaded. `transfers` are those of
-    the awaited ones that have ended.
+    Triton compiled something, or loaded what was compiled before, since the model was loaded. `num_expert_moves`
+    counts mixtures whose experts were placed anew since then. `transfers` are those of the awaited ones that have
+    ended.
     """
 
     step_id: int
     requests: list[RequestStepOutput]
     num_late_captures: int = 0
     num_late_compilations: int = 0
+    num_expert_moves: int = 0
     transfers: tuple[TransferResult, ...] = ()

@@ -112,6 +112,8 @@ class RunningModel:
         judges = self._judges_prompts(rows)
         batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds)
         self._device.begin_step()
+        if self.model.balancer is not None:
+            self.model.balancer.before_step()
         self._state_slots.copy(step.copies_before)
         if self.model.arriving is not None:
             self._ranks.take(self.model.arriving[: rows.num_tokens])
@@ -143,6 +145,7 @@ class RunningModel:
         also = {
             "num_late_captures": self.steps.num_late_captures,
             "num_late_compilations": self._compilation.num_late,
+            "num_expert_moves": 0 if self.model.balancer is None else self.model.balancer.num_moves,
             "transfers": self._ended(forward.step),
         }
         fetched = self._device.fetch(ids)

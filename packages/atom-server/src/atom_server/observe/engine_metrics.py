@@ -31,6 +31,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[StepStats], float]]] = {
         "Compilations, and loads of what was compiled before, that a step waited for.",
         lambda stats: stats.num_late_compilations,
     ),
+    "expert_moves": ("Mixtures whose experts moved between ranks.", lambda stats: stats.num_expert_moves),
     "not_finite_logits": (
         "Requests ended by logits or states that are not finite.",
         lambda stats: stats.num_not_finite,

@@ -13,6 +13,7 @@ from atom_core.worker.model.cached_mixers import CachedMixers
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_kernels.protocols import BatchGeometry, Caches
 from atom_models.groups import WHOLE, Stage
+from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
 
 
@@ -52,6 +53,7 @@ class EngineModel:
         stage: the layers that it has.
         mixers_of_stages: those of all stages, by name; None where there is one stage.
         arriving: ``[most tokens, D]``, whose first rows hold what the stage before gave of a step; None in the first.
+        balancer: moves experts between ranks; None where they stay.
     """
 
     run: Callable[..., Any]
@@ -67,6 +69,7 @@ class EngineModel:
     stage: Stage = WHOLE
     mixers_of_stages: Mapping[str, Any] | None = None
     arriving: torch.Tensor | None = None
+    balancer: ExpertBalancer | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:

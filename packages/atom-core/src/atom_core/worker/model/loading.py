@@ -29,6 +29,8 @@ from atom_models import (
     sizes_told_apart,
 )
 from atom_models.groups import WHOLE
+from atom_models.layers.mixture.balance import place_with_copies
+from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import construct_model, stored_quantization
 
@@ -46,6 +48,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
         model_impl=config.model.model_impl,
+        place_experts=place_with_copies(config.parallel.num_redundant_experts),
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
     )
     speculation = config.speculation
@@ -77,7 +80,16 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         stage=stage,
         mixers_of_stages=_mixers_of_all_stages(checkpoint, context) if stage.count > 1 else None,
         arriving=None if stage.is_first else _room_for_arriving(config, model, context),
+        balancer=_balancer(config, model, context),
     )
+
+
+def _balancer(config: EngineConfig, model: Any, context: BuildContext) -> ExpertBalancer | None:
+    """What moves the model's experts between ranks, where the configuration has them move."""
+    balance, ranks = config.parallel.balance, context.groups.expert
+    if balance is None or ranks is None or ranks.size == 1:
+        return None
+    return ExpertBalancer(model, ranks, context.device, window=balance.window, interval=balance.interval)
 
 
 def _mixers_of_all_stages(checkpoint: Checkpoint, context: BuildContext) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from atom_models.layers.mixture.placement import ExpertPlacement
+from atom_models.layers.mixture.placement import ExpertPlacement, PlaceExperts, place_contiguously
 
 
 def balanced(loads: Sequence[float], num_ranks: int, *, num_redundant: int = 0) -> ExpertPlacement:
@@ -44,6 +44,21 @@ def loads_of_ranks(placement: ExpertPlacement, loads: Sequence[float]) -> list[f
     """How many rows each rank computes, where copies take turns."""
     every = [expert for of_rank in placement.slots for expert in of_rank]
     return [sum(loads[expert] / every.count(expert) for expert in of_rank) for of_rank in placement.slots]
+
+
+def place_with_copies(num_redundant: int) -> PlaceExperts:
+    """Places experts with so many further copies, on ranks that hold as many each; 0 is `place_contiguously`."""
+
+    def place(name: str, num_experts: int, num_ranks: int) -> ExpertPlacement:
+        place_contiguously(name, num_experts, num_ranks)
+        if (num_experts + num_redundant) % num_ranks or num_redundant > num_experts * (num_ranks - 1):
+            raise ValueError(
+                f"{name}: {num_experts} experts and {num_redundant} further copies (num_redundant_experts) cannot be "
+                f"placed on {num_ranks} ranks: each holds as many as the others, and none twice"
+            )
+        return balanced([1.0] * num_experts, num_ranks, num_redundant=num_redundant)
+
+    return place if num_redundant else place_contiguously
 
 
 def _copies(loads: Sequence[float], num_slots: int, num_ranks: int) -> list[int]:

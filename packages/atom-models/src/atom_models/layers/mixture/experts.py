@@ -18,7 +18,8 @@ from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
-from atom_models.layers.mixture.placement import SlotsOfIds, share_of_experts
+from atom_models.layers.mixture.moves import move_slots, settled
+from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds, share_of_experts
 from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 from atom_models.quantization import EXPERTS, HeldFormat
 from atom_models.quantization.packing import held_problem
@@ -131,6 +132,50 @@ class Experts(Layer):
                 tensors[f"{slot}_bias"] = stack.take_bias()
         self._apply = self._bound = self._plan.prepare(tensors)
         self._slots_of = self._share.slots_of_ids(self._context)
+
+    @property
+    def placement(self) -> ExpertPlacement | None:
+        """Where all experts are; None where every rank has a part of each."""
+        return self._share.placement
+
+    def movable(self) -> list[torch.Tensor]:
+        """The packed weights, each of which has a row for each slot; every memory once.
+
+        Raises:
+            ValueError: the weights are packed in another way, or there are none yet.
+        """
+        packed = {} if self._bound is None else self._bound.packed
+        tensors = {
+            one.data_ptr(): one for of_layout in packed.values() for one in of_layout.values() if one is not None
+        }
+        count = self.problem.num_experts
+        if not tensors or any(
+            one.dim() == 0 or len(one) != count or not one.is_contiguous() for one in tensors.values()
+        ):
+            raise ValueError(
+                f"{self.prefix}: these weights cannot be moved between ranks one expert at a time as "
+                f"{', '.join(packed) or 'nothing'} holds them: leave enable_eplb out"
+            )
+        return list(tensors.values())
+
+    def move(self, placement: ExpertPlacement) -> None:
+        """Hold other experts: every rank calls this between the same two steps, and they send each other weights.
+
+        Weights change where they are, so that captured steps find them. Experts that stay on a rank keep their slots.
+
+        Args:
+            placement: it has as many slots on each rank as the one of before, and no expert twice on a rank.
+        """
+        old, ranks = self._share.placement, self._context.collectives
+        if old is None or self._slots_of is None:
+            raise RuntimeError(f"{self.prefix}: every rank has a part of each expert, and none moves")
+        placement = settled(placement, old)
+        for tensor in self.movable():
+            move_slots(tensor, old, placement, ranks)
+        self._slots_of.place(placement)
+        held = placement.slots[ranks.rank]
+        absent = tuple(sorted(set(range(self._config.num_experts)).difference(held)))
+        self._share = replace(self._share, experts=held, absent=absent, placement=placement)
 
     def sizes_told_apart(self, most_tokens: int) -> list[int]:
         """Numbers of tokens that launch different kernels, once there are weights; see `BoundPlan`.

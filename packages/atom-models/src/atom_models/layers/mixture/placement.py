@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import lcm
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,17 +54,27 @@ class ExpertPlacement:
         """Every rank has as many slots."""
         return len({len(of_rank) for of_rank in self.slots}) == 1
 
-    def slots_on(self, rank: int) -> list[list[int]]:
-        """A rank's slot of each expert, or the number of its slots where another rank has the copy: a list for a turn.
+    @property
+    def num_turns(self) -> int:
+        """Turns in which rows go through the copies of experts, for every placement on as many slots.
 
-        There are as many turns as an expert has copies, at most.
+        Experts with up to four copies, or with the most that there may be, share all turns evenly.
         """
+        num_slots = sum(map(len, self.slots))
+        most = max(self._most_copies, min(len(self.slots), num_slots - self.num_experts + 1))
+        return lcm(12, most) if most > 1 else 1
+
+    @property
+    def _most_copies(self) -> int:
+        return max(Counter(expert for of_rank in self.slots for expert in of_rank).values())
+
+    def slots_on(self, rank: int, num_turns: int) -> list[list[int]]:
+        """A rank's slot of each expert, or the number of its slots where another rank has it: a list for a turn."""
         copies: dict[int, list[int]] = {expert: [] for expert in range(self.num_experts)}
         for owner, of_rank in enumerate(self.slots):
             for slot, expert in enumerate(of_rank):
                 copies[expert].append(slot if owner == rank else len(self.slots[rank]))
-        most = max(Counter(expert for of_rank in self.slots for expert in of_rank).values())
-        return [[found[turn % len(found)] for found in copies.values()] for turn in range(most)]
+        return [[found[turn % len(found)] for found in copies.values()] for turn in range(num_turns)]
 
 
 PlaceExperts = Callable[[str, int, int], ExpertPlacement]
@@ -89,15 +100,21 @@ class SlotsOfIds:
 
     Experts of other ranks have the number of slots as theirs. Of copies the row decides, so that each of them gets as
     many rows; where results may not depend on other rows it is always the first.
+    Steps that were captured read the same memory after `place` has another placement on as many slots.
     """
 
     def __init__(
         self, placement: ExpertPlacement, rank: int, device: torch.device | str, *, batch_invariant: bool
     ) -> None:
-        turns = placement.slots_on(rank)
-        turns = turns[:1] if batch_invariant else turns
-        self._num_turns, self._num_experts = len(turns), placement.num_experts
-        self._slots = torch.tensor(turns, dtype=torch.int32, device=device).flatten()
+        self._rank, self._num_experts = rank, placement.num_experts
+        self._num_turns = 1 if batch_invariant else placement.num_turns
+        self._slots = torch.empty(self._num_turns * self._num_experts, dtype=torch.int32, device=device)
+        self.place(placement)
+
+    def place(self, placement: ExpertPlacement) -> None:
+        """From now on experts are where this placement has them."""
+        turns = placement.slots_on(self._rank, self._num_turns)
+        self._slots.copy_(torch.tensor(turns, dtype=torch.int32).flatten())
 
     def __call__(self, ids_TK: torch.Tensor) -> torch.Tensor:
         at = ids_TK
