@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from source_tree import ROOT
-from tools.ci.__main__ import STEPS, run
+from tools.ci.__main__ import STEPS, files_with, run
 from tools.ci.repeating import MOST_REPEATED
 from tools.ci.steps import Step
 
@@ -139,3 +139,9 @@ def test_continuous_integration_runs_what_people_run():
     hatch = [step.command[2] for step in STEPS]
     assert hatch == ["check", "test", "test-timing", "test-slow"]
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make ci")
+
+
+def test_steps_of_marked_tests_leave_interpreted_ones_to_processes_of_their_own():
+    found = {path.parent.name for path in files_with("slow")}
+    assert "tests" in found
+    assert not any(name.startswith("triton_") for name in found)

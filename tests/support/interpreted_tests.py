@@ -13,10 +13,11 @@ import pytest
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 
-def run_in_the_interpreter(folder: Path) -> None:
+def run_in_the_interpreter(folder: Path, *flags: str) -> None:
     """Run the tests in a folder; all must pass."""
+    quietly = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:benchmark", str(folder)],
+        [sys.executable, "-m", "pytest", *quietly, *flags, str(folder)],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
