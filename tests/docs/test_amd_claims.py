@@ -13,6 +13,7 @@ import torch
 from atom_core import EngineArgs
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
+from atom_kernels.aiter.functions import FUNCTIONS
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.linear import OP as LINEAR
@@ -94,10 +95,11 @@ def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtyp
     return row.backend
 
 
-def test_linears_are_aiters_but_where_float32_goes_in_or_comes_out(platform: Platform):
-    assert "torch multiplies where float32 goes in or comes out, as in the output head" in WORDS
+def test_linears_are_aiters_but_where_float32_goes_in(platform: Platform):
+    assert "Norms, gated activations, rotation, plain linears and the output head are AITER's kernels" in WORDS
+    assert "torch multiplies where float32 goes in" in WORDS
     assert linear_backend(platform, torch.bfloat16) == "aiter"
-    assert linear_backend(platform, torch.bfloat16, torch.float32) == "torch"
+    assert linear_backend(platform, torch.bfloat16, torch.float32) == "aiter"
     assert linear_backend(platform, torch.float32) == "torch"
 
 
@@ -132,7 +134,8 @@ def test_the_release_on_pypi_lacks_what_the_page_says():
     assert "unified_attention" in attention(old).kernels
     assert "latent attention of more than 112 heads (Triton serves)" in row
     assert [select_mixer(replace(LATENT, num_heads=n), old).backend for n in (112, 128)] == ["aiter", "triton"]
-    assert "gluon" not in PAGE.lower()
+    assert not {name for name in FUNCTIONS if "gluon" in name or "persistent" in name}
+    assert "No adapter calls `pa_decode_gluon` or `pa_persistent_fwd`" in WORDS
 
 
 def recipes() -> list[list[str]]:

@@ -1,4 +1,7 @@
-"""Linears on AITER: the GEMM that looks up, by its shape, which of several libraries was fastest for it."""
+"""Linears on AITER: the GEMM that looks up, by its shape, which of several libraries was fastest for it.
+
+Heads that want float32 ask for it. A shape that nobody tuned is rounded to the rows' dtype first, as torch for ROCm does.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,6 @@ def _supports(problem: LinearProblem | FusedLinearProblem, platform: Platform) -
         return reason
     if problem.dtype not in _HALVES:
         return f"the tuned GEMM is for bfloat16 and float16, not {problem.dtype}"
-    if problem.result_dtype != problem.dtype:
-        return f"rounds to {problem.dtype} before {problem.result_dtype} where no kernel was tuned for the shape"
     if platform.batch_invariant:
         return "its kernel, and so a row's sums, are chosen by the number of rows"
     return api_of(platform).why_not("tgemm.mm")
@@ -41,6 +42,8 @@ def _supports_shuffled(problem: LinearProblem, platform: Platform) -> str | None
         return reason
     if api_of(platform).release == "pypi":
         return "the tuned GEMM of the release on PyPI takes weights as they are"
+    if problem.result_dtype != problem.dtype:
+        return "heads keep the order of the table, which the embedding may share"
     if not aiter_shuffles_linears():
         return "no measurement shows that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
     inputs, outputs = problem.in_features, problem.out_features
@@ -58,18 +61,18 @@ def _shuffle(problem: LinearProblem, weights: Any) -> Any:
 
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    size, out_size, dtype = problem.in_features, problem.out_features, problem.dtype
+    size, out_size, dtype, otype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
     weight, bias = weights["weight"], weights["bias"]
     if not weight.is_contiguous():
         weight = weight.contiguous()
-    multiply = library().bind("tgemm.mm", "inp", weights=weight, bias=bias, otype=dtype)
+    multiply = library().bind("tgemm.mm", "inp", weights=weight, bias=bias, otype=otype)
 
     def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != size:
             raise unplanned("linear", x, size, dtype)
         rows = x.reshape(-1, size).contiguous()
         if not rows.shape[0]:
-            return x.new_empty((*x.shape[:-1], out_size))
+            return x.new_empty((*x.shape[:-1], out_size), dtype=otype)
         return multiply(rows).view(*x.shape[:-1], out_size)
 
     return run
