@@ -1,6 +1,6 @@
 """Linears on AITER: the GEMM that looks up, by its shape, which of several libraries was fastest for it.
 
-Heads that want float32 ask for it. A shape that nobody tuned is rounded to the rows' dtype first, as torch for ROCm does.
+Heads that want float32 ask for it. A shape that nobody tuned is rounded to the dtype of the rows first, as torch does.
 """
 
 from __future__ import annotations
