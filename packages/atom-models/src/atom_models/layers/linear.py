@@ -234,7 +234,7 @@ class QKVParallelLinear(Linear):
         if evenly and num_kv_heads >= context.collectives.size:
             context.split(num_kv_heads, f"{prefix}: num_key_value_heads")
         kv_heads, heads = _heads_of_rank(num_heads, num_kv_heads, context, prefix)
-        queries, keys = (tuple(head * head_dim for head in run) for run in (heads, kv_heads))
+        queries, keys = ((first * head_dim, last * head_dim) for first, last in (heads, kv_heads))
         shards = (
             Shard("q_proj", num_heads * head_dim, order=(queries,)),
             Shard("k_proj", num_kv_heads * head_dim, order=(keys,)),
