@@ -212,7 +212,7 @@ def pace_table(document: dict[str, Any]) -> str:
         "of a core",
         "server late (p99)",
     )
-    rows = [heads]
+    rows: list[tuple[str, ...]] = [heads]
     for result in document["results"]:
         asked, found, late = result["asked"], result["found"], result["server_late_ms"]
         rows.append(
