@@ -233,7 +233,7 @@ def test_a_model_that_cannot_draft_is_refused_by_name(tiny_llama, tmp_path, fiel
 
 def test_a_draft_model_that_ranks_cannot_share_is_refused(tmp_path):
     target = make_tiny_llama(tmp_path / "target")
-    draft = make_tiny_llama(tmp_path / "draft", num_heads=3, kv_heads=3, hidden=48)
+    draft = make_tiny_llama(tmp_path / "draft", num_heads=3, kv_heads=1, hidden=48)
     args = EngineArgs(model=str(target), tensor_parallel_size=2, **drafting(draft))
     with pytest.raises((ConfigError, CheckpointError), match="3"):
         resolve(args, open_model(args))
