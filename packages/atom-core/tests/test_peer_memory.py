@@ -15,7 +15,7 @@ from atom_core.worker.ranks.peers import share_memory
 from atom_core.worker.ranks.protocol import MeetingRanks
 from atom_kernels.aiter import all_reduce
 from atom_kernels.platform import Platform, use_platform
-from atom_kernels.protocols import AiterMemory, NoPeers, PeerMemory
+from atom_kernels.protocols import AiterMemory, HostMemory, NoPeers, PeerMemory
 
 
 def same(number: int) -> int:
@@ -53,8 +53,21 @@ def test_ranks_on_several_nodes_exchange_by_nccl(two_gpus: PeerMemory):
     assert shared(hosts=("10.0.0.1", "10.0.0.2")).reason == "the ranks are on 2 nodes"
 
 
-def test_ranks_on_cpus_exchange_by_gloo():
-    assert device_of("cpu").share_memory(meeting()) == NoPeers("ranks on CPUs exchange by gloo")
+def test_ranks_on_one_host_map_the_same_memory():
+    peers = device_of("cpu").share_memory(meeting())
+    assert isinstance(peers, HostMemory)
+    assert not peers.memory.any()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"hosts": ("10.0.0.1", "10.0.0.2")}, "the ranks are on 2 nodes"),
+        ({"smallest": lambda number: 0}, "another rank cannot share its memory"),
+    ],
+)
+def test_ranks_that_share_no_memory_of_a_host_exchange_by_gloo(given, reason):
+    assert device_of("cpu").share_memory(meeting(**given)) == NoPeers(reason)
 
 
 def test_gpus_are_asked_by_their_device(two_gpus: PeerMemory):

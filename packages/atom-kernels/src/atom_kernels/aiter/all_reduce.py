@@ -91,7 +91,7 @@ def _memory_of(problem: AllReduceProblem | AllReduceNormProblem) -> AiterMemory 
     peers = problem.ranks.peers
     if isinstance(peers, AiterMemory):
         return peers
-    return peers.reason if isinstance(peers, NoPeers) else "these ranks share memory of kernels of ours"
+    return peers.reason if isinstance(peers, NoPeers) else "these ranks share memory of another kind"
 
 
 def _supports_sum(problem: AllReduceProblem, platform: Platform) -> str | None:

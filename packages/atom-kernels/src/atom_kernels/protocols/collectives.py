@@ -51,6 +51,24 @@ class AiterMemory:
     owners: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class HostMemory:
+    """Memory of one host that all ranks have mapped, for the C kernel that sums over them.
+
+    `atom_kernels.reduce.host_memory` says what lies in it.
+
+    Attributes:
+        rank, size: this rank, and how many there are.
+        memory: uint8, zeros at first.
+        max_bytes: the size of the largest tensor that ranks sum in one go.
+    """
+
+    rank: int
+    size: int
+    memory: torch.Tensor
+    max_bytes: int
+
+
 @dataclass(frozen=True)
 class NoPeers:
     """Ranks do not see each other's memory, and why."""
@@ -58,7 +76,7 @@ class NoPeers:
     reason: str
 
 
-Peers = PeerMemory | AiterMemory | NoPeers
+Peers = PeerMemory | AiterMemory | HostMemory | NoPeers
 
 
 class Collectives(Protocol):

@@ -1,4 +1,4 @@
-"""Sums over ranks as operators: kernels over the memory of peers, else the library of the ranks."""
+"""Sums over ranks as operators: kernels over memory that ranks share, else the library of the ranks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from atom_kernels.operator import Backend, Op, WeightSpec, Work
 from atom_kernels.protocols import SINGLE_RANK, SingleRank
 from atom_kernels.reduce.buffers import BufferLayout, peers_over
 from atom_kernels.reduce.contract import AllReduceNormProblem, AllReduceProblem, all_reduce, all_reduce_add_rms_norm
+from atom_kernels.reduce.native import SUM_BACKEND, SUM_NORM_BACKEND
 from atom_kernels.reduce.triton_backend import SUM_BACKENDS, SUM_NORM_BACKENDS
 from atom_kernels.select import select
 from atom_kernels.tolerances import elementwise_tolerance
@@ -80,6 +81,7 @@ ALL_REDUCE = Op(
     backends=(
         aiter_all_reduce.SUM_BACKEND,
         *SUM_BACKENDS,
+        SUM_BACKEND,
         Backend(name="torch", implementation="all-reduce of the ranks' library", bind=_bind_library),
     ),
     make_inputs=_make_inputs,
@@ -107,6 +109,7 @@ ALL_REDUCE_ADD_RMS_NORM = Op(
     backends=(
         aiter_all_reduce.SUM_NORM_BACKEND,
         *SUM_NORM_BACKENDS,
+        SUM_NORM_BACKEND,
         Backend(name="torch", implementation="all-reduce of the ranks' library, norm", bind=_bind_library_and_norm),
     ),
     weights=lambda problem: {"weight": WeightSpec((problem.hidden_size,), problem.dtype)},

@@ -37,7 +37,7 @@ def _max_rows(method: str, problem: Problem, platform: Any) -> int:
 def _supports(method: str, problem: Problem, platform: Any) -> str | None:
     peers, row_bytes = problem.ranks.peers, problem.hidden_size * problem.dtype.itemsize
     if not isinstance(peers, PeerMemory):
-        return peers.reason if isinstance(peers, NoPeers) else "these ranks share memory of AITER's kernels"
+        return peers.reason if isinstance(peers, NoPeers) else "these ranks share memory of another kind"
     if peers.size > 1 and peers.size not in GROUP_SIZES:
         return f"written for {', '.join(map(str, GROUP_SIZES))} ranks, not {peers.size}"
     if reason := why_not_dtype(problem.dtype, FLOATS):

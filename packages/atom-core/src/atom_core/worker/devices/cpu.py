@@ -14,9 +14,10 @@ from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.devices.protocol import FreeMemory
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.offload.host_bytes import HostBytes
+from atom_core.worker.ranks.host_memory import share_memory
 from atom_core.worker.ranks.protocol import MeetingRanks, WorkerRanks
 from atom_kernels.host_threads.waiting import adapt_waiting
-from atom_kernels.protocols import CacheLayout, Caches, NoPeers
+from atom_kernels.protocols import CacheLayout, Caches, Peers
 
 
 class Cpu:
@@ -27,9 +28,9 @@ class Cpu:
     def take(self, number: int) -> None:
         """All ranks share the host."""
 
-    def share_memory(self, ranks: MeetingRanks) -> NoPeers:
-        """None: gloo is all that they have."""
-        return NoPeers("ranks on CPUs exchange by gloo")
+    def share_memory(self, ranks: MeetingRanks) -> Peers:
+        """Memory of the host that all of them have mapped."""
+        return share_memory(ranks)
 
     def begin(self, num_threads: int) -> None:
         """OpenMP counts threads for each thread that starts work, so this must happen in the worker's own."""
