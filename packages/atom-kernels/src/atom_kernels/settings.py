@@ -47,7 +47,7 @@ def openmp_waits_are_set() -> bool:
 
 
 def peer_sums_disabled() -> bool:
-    """Whether ``ATOM_DISABLE_PEER_SUMS`` leaves sums over ranks to NCCL or gloo (``0``, ``false`` and empty mean no)."""
+    """Whether ``ATOM_DISABLE_PEER_SUMS`` leaves ranks' sums to NCCL or gloo (``0``, ``false`` and empty mean no)."""
     return _is_asked_for("ATOM_DISABLE_PEER_SUMS")
 
 

@@ -166,7 +166,7 @@ REFUSALS = [
     (ALL_REDUCE, AllReduceProblem(12, HALF, Rank(memory())), "sums packs of 16 bytes, and a row has 24"),
     (ALL_REDUCE, AllReduceProblem(64, torch.float64, Rank(memory())), "float64"),
     (ALL_REDUCE, AllReduceProblem(64, HALF, SingleRank()), "exchange by their own library alone"),
-    (ALL_REDUCE, AllReduceProblem(64, HALF, Rank(peers_over([torch.zeros(1)] * 2, 0, 64))), "share memory of another kind"),
+    (ALL_REDUCE, AllReduceProblem(64, HALF, Rank(peers_over([torch.zeros(1)] * 2, 0, 64))), "memory of another kind"),
 ]
 NORMED_REFUSALS = [
     (RMSNormProblem(1024, HALF), 6, "is written for 2, 4, 8 ranks, not 6"),
