@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="setting of our engine"
     )
     parser.add_argument("--variant", action="append", nargs="+", default=[], metavar="NAME=VALUE",
-                        help="measure ours with these settings too, e.g. level=1; may be repeated")  # fmt: skip
+                        help="measure ours with these settings too: level=1, rank_process=true, ...")  # fmt: skip
     parser.add_argument(
         "--cold", action="store_true", help="start each engine with empty caches of compiled code, then with warm ones"
     )

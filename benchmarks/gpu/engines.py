@@ -12,6 +12,8 @@ MAX_BATCHED_TOKENS = 16384
 MEMORY_SHARE = 0.85
 # Tokens that a request may be ahead of another whose prompt is computed after its own.
 HEAD_START = 64
+# A setting of benchmarks alone: a GPU's worker is a rank in a process of its own, as with several GPUs.
+RANK_PROCESS = "rank_process"
 
 
 class Parallel(NamedTuple):
@@ -29,17 +31,20 @@ class Atom:
     def __init__(
         self, model: Path, *, max_model_len: int, prefix_caching: bool, parallel: Parallel, settings: dict[str, Any]
     ) -> None:
-        from atom_core import LLMEngine, __version__
+        from atom_core import EngineArgs, LLMEngine, __version__
+        from atom_core.executor.factory import make_executor
 
         self.version = __version__
+        settings = dict(settings)
+        executor = rank_process if settings.pop(RANK_PROCESS, False) else make_executor
         limits = {
             "max_model_len": max_model_len,
             "max_num_seqs": MAX_NUM_SEQS,
             "max_num_batched_tokens": MAX_BATCHED_TOKENS,
             "gpu_memory_utilization": MEMORY_SHARE,
         }
-        self._engine = LLMEngine(
-            str(model),
+        args = EngineArgs.from_keywords(
+            model=str(model),
             load_dummy=True,
             skip_tokenizer_init=True,
             dtype="bfloat16",
@@ -47,6 +52,7 @@ class Atom:
             **parallel._asdict(),
             **(limits | settings),
         )
+        self._engine = LLMEngine.from_args(args, executor)
         info = self._engine.info
         self.cache_tokens = info.num_blocks * info.block_size // info.num_groups
 
@@ -84,6 +90,13 @@ class Atom:
         from atom_core import SamplingParams
 
         return SamplingParams(temperature=temperature, max_tokens=num_tokens, ignore_eos=True)
+
+
+def rank_process(config: Any) -> Any:
+    """An executor whose only rank is a process that exchanges with nobody, by the library for several."""
+    from atom_core.executor.processes.executor import ProcessExecutor
+
+    return ProcessExecutor(config)
 
 
 class Vllm:
