@@ -16,6 +16,8 @@ from benchmarks.client_process import EVENT
 from benchmarks.gpu.workloads import TEMPERATURE, random_prompt
 
 PATH = "/v1/completions"
+# Requests that are ready when a part begins, for each stream; later ones are made as they are needed.
+WAVES = 8
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,13 @@ async def run_part(url: SplitResult, workload: Workload, model: str, *, seconds:
         StatusError, OSError: a request was refused, or the server is gone.
     """
     bodies, streams = workload.bodies(model, random.Random(seed)), []
-    # Drawing and encoding prompts takes the client's time: the first ones are ready when they are sent.
-    first = [request_bytes("POST", url, PATH, body=next(bodies)) for _ in range(workload.at_a_time)]
+    made = (request_bytes("POST", url, PATH, body=body) for body in bodies)
+    # A prompt takes about a millisecond to draw and encode. Streams that end together would wait for each other's.
+    requests = itertools.chain(list(itertools.islice(made, WAVES * workload.at_a_time)), made)
     began = time.perf_counter()
 
-    async def keep_open(request: bytes) -> None:
-        while True:
+    async def keep_open() -> None:
+        for request in requests:
             stream = Stream(time.perf_counter())
             streams.append(stream)
 
@@ -124,9 +127,8 @@ async def run_part(url: SplitResult, workload: Workload, model: str, *, seconds:
 
             await exchange(url, request, note)
             stream.is_whole = True
-            request = request_bytes("POST", url, PATH, body=next(bodies))
 
-    tasks = [asyncio.create_task(keep_open(request)) for request in first]
+    tasks = [asyncio.create_task(keep_open()) for _ in range(workload.at_a_time)]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         ended = time.perf_counter()
