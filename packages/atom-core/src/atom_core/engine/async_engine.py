@@ -25,7 +25,7 @@ from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.errors import EngineStartError
-from atom_core.messages import Pooling, SamplingParams, StepStats
+from atom_core.messages import Pooling, PoolingKind, SamplingParams, StepStats
 from atom_core.tokenization import TextThreads, Tokenizer
 
 
@@ -119,7 +119,7 @@ class AsyncEngine:
     def embed(
         self,
         prompt_token_ids: Sequence[int],
-        pooling: Pooling | None = None,
+        pooling: PoolingKind | None = None,
         *,
         priority: int = 0,
         cache_salt: str = "",
@@ -162,7 +162,7 @@ class AsyncEngine:
         num_tokens = sum(len(prompt) for prompt in given if isinstance(prompt, Sequence))
         self.check_room(len(given), n if isinstance(n, int) else 1, num_tokens=num_tokens, tenant=tenant)
         inputs = {"priority": priority, "cache_salt": cache_salt, "tenant": tenant}
-        if isinstance(wanted, str):
+        if isinstance(wanted, Pooling):
             submission = self._inputs.process_embedding(prompts, wanted, **inputs)
         else:
             submission = self._inputs.process(prompts, wanted, **inputs)
@@ -204,14 +204,20 @@ class AsyncEngine:
             sampling_params = await self.texts.run(work, is_long=False)
         return sampling_params
 
-    async def check_prompts(self, prompts: Sequence[Sequence[int]]) -> CheckedPrompts:
+    async def check_prompts(
+        self, prompts: Sequence[Sequence[int]], num_first_tokens: Sequence[int] = ()
+    ) -> CheckedPrompts:
         """Check the token ids of prompts beside the event loop; `submit` takes the result.
+
+        Args:
+            num_first_tokens: see `InputProcessor.check_prompts`.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.
         """
         num_tokens = sum(map(len, prompts))
-        return await beside_the_loop(partial(self._inputs.check_prompts, prompts), num_tokens=num_tokens)
+        check = partial(self._inputs.check_prompts, prompts, num_first_tokens)
+        return await beside_the_loop(check, num_tokens=num_tokens)
 
     async def check_token_ids(self, prompts: Sequence[Sequence[object]], *, name: str) -> None:
         """Check the ids of prompts that will be cut, beside the event loop; `name` is the field that has them.
@@ -323,8 +329,8 @@ class AsyncEngine:
         await self._replicas.wait_until_ready()
         info = self._replicas.infos[0]
         self.embedding_model = EmbeddingModel.read(info.model_path)
-        can_generate = await asyncio.to_thread(lambda: checkpoint.has_head)
-        self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, can_generate=can_generate)
+        why_no_text = await asyncio.to_thread(lambda: checkpoint.why_no_text)
+        self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, why_no_text=why_no_text)
         self._open = OpenRequests(self.tokenizer, self._abort)
         self._started_within = time.perf_counter() - started
         self._take_infos()

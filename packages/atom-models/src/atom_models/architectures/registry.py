@@ -113,7 +113,7 @@ _MODERNBERTS = "ModernBERT; gte-modernbert, nomic modernbert-embed"
 # By the name that config.json gives.
 _ARCHITECTURES = {
     "BertForMaskedLM": Architecture("encoders.bert", _BERTS, (ENCODER,)),
-    "BertForSequenceClassification": Architecture("encoders.bert", "ms-marco-MiniLM rerankers", (ENCODER, LABELS)),
+    "BertForSequenceClassification": Architecture("encoders.bert", "MS MARCO rerankers; classifiers", (ENCODER, LABELS)),
     "BertModel": Architecture("encoders.bert", _BERTS, (ENCODER,)),
     "DeepseekV2ForCausalLM": Architecture(
         "deepseek_v2",
@@ -162,7 +162,7 @@ _ARCHITECTURES = {
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),
     "ModernBertForMaskedLM": Architecture("encoders.modernbert", _MODERNBERTS, (ENCODER, SLIDING_WINDOW)),
     "ModernBertForSequenceClassification": Architecture(
-        "encoders.modernbert", "gte-reranker-modernbert", (ENCODER, LABELS, SLIDING_WINDOW)
+        "encoders.modernbert", "GTE ModernBERT rerankers", (ENCODER, LABELS, SLIDING_WINDOW)
     ),
     "ModernBertModel": Architecture("encoders.modernbert", _MODERNBERTS, (ENCODER, SLIDING_WINDOW)),
     "NemotronForCausalLM": Architecture("nemotron", "Nemotron-4, Minitron", (UNGATED_MLP, LAYER_NORM)),
@@ -190,7 +190,7 @@ _ARCHITECTURES = {
     "RobertaModel": Architecture("encoders.roberta", _ROBERTAS, (ENCODER,)),
     "XLMRobertaForMaskedLM": Architecture("encoders.roberta", _XLM_ROBERTAS, (ENCODER,)),
     "XLMRobertaForSequenceClassification": Architecture(
-        "encoders.roberta", "bge-reranker-base, -large, -v2-m3", (ENCODER, LABELS)
+        "encoders.roberta", "BGE rerankers (base, large, v2-m3)", (ENCODER, LABELS)
     ),
     "XLMRobertaModel": Architecture("encoders.roberta", _XLM_ROBERTAS, (ENCODER,)),
 }
@@ -251,7 +251,8 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     """Raises UnsupportedArchitectureError unless `find_architecture` would find it; `config` tells why it does not."""
     if name in _ARCHITECTURES:
         return
-    stems = {_stem(known): known for known in _ARCHITECTURES}
+    # Of classes of one stem the last one is told: one without labels, if there is one.
+    stems = {_stem(known): known for known in sorted(_ARCHITECTURES, key=lambda one: not has_labels(one))}
     nearest = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=0.65)
     supported = ", ".join(supported_architectures())
     parts = other_modalities(config or {})

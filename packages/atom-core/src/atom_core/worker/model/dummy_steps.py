@@ -31,7 +31,8 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -
     input_ids, geometries = torch.zeros_like(positions), (geometry,) * model.num_groups
     states = model.forward(input_ids, positions, geometries)
     if model.stage.is_last:
-        model.compute_whole_logits(states.hidden_TD[: config.max_num_samples])
+        if not config.model.is_encoder:
+            model.compute_whole_logits(states.hidden_TD[: config.max_num_samples])
     if (draft := model.draft) is not None:
         features_TD = draft.model.features(states.hidden_TD, states.aux)
         draft.guess(draft.forward(input_ids, positions, features_TD, geometries)[: config.scheduler.max_num_seqs])

@@ -33,8 +33,9 @@ class BertConfig(EncoderConfig):
     layer_norm_eps: float = 1e-12
 
     always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"position_embedding_type": ("absolute",)}
-    # The pooler's own fields, which a checkpoint of Google's has beside those that are read.
+    # Training's, and those of the pooler, which Google's checkpoints have beside what is read.
     unread: ClassVar[tuple[str, ...]] = (
+        *("attention_probs_dropout_prob", "hidden_dropout_prob"),
         *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
         *("pooler_size_per_head", "pooler_type"),
     )
