@@ -28,7 +28,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2),
     },
 }
-WORDS = [*"abcdefghijklmnopqrstuvwxyz", "sea", "stone", "hours", "of", "the", "where", "is", "river", "query", "yes", "no"]
+WORDS = [
+    *"abcdefghijklmnopqrstuvwxyz",
+    "sea",
+    "stone",
+    "hours",
+    "of",
+    "the",
+    "where",
+    "is",
+    "river",
+    "query",
+    "yes",
+    "no",
+]
 CLS, SEP = 2, 3
 
 

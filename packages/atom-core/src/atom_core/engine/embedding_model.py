@@ -95,7 +95,11 @@ def _pooling(folder: Path) -> tuple[PoolingKind, bool, str | None]:
     normalizes = not modules or "Normalize" in kinds
     for kind, module in zip(kinds, modules, strict=True):
         if kind not in _MODULES:
-            return pooling, normalizes, f"modules.json has a {kind}, which would change the vectors and is not supported"
+            return (
+                pooling,
+                normalizes,
+                f"modules.json has a {kind}, which would change the vectors and is not supported",
+            )
         if kind != "Pooling":
             continue
         modes = _modes(_object(folder / Path(str(module.get("path"))).name / "config.json"))

@@ -39,6 +39,4 @@ class Qwen3ForSequenceClassification(Qwen3ForCausalLM):
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__({**config, "tie_word_embeddings": True}, context)
         num_labels = len(config.get("id2label") or ()) or 2
-        self.classify = ReplicatedLinear(
-            self.config.hidden_size, num_labels, context, prefix="score", quantized=False
-        )
+        self.classify = ReplicatedLinear(self.config.hidden_size, num_labels, context, prefix="score", quantized=False)

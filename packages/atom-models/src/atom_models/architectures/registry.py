@@ -113,7 +113,9 @@ _MODERNBERTS = "ModernBERT; gte-modernbert, nomic modernbert-embed"
 # By the name that config.json gives.
 _ARCHITECTURES = {
     "BertForMaskedLM": Architecture("encoders.bert", _BERTS, (ENCODER,)),
-    "BertForSequenceClassification": Architecture("encoders.bert", "MS MARCO rerankers; classifiers", (ENCODER, LABELS)),
+    "BertForSequenceClassification": Architecture(
+        "encoders.bert", "MS MARCO rerankers; classifiers", (ENCODER, LABELS)
+    ),
     "BertModel": Architecture("encoders.bert", _BERTS, (ENCODER,)),
     "DeepseekV2ForCausalLM": Architecture(
         "deepseek_v2",

@@ -53,9 +53,7 @@ async def embeddings(request: Request) -> Response:
     return Response(content, headers=headers, media_type="application/json")
 
 
-def _write(
-    body: EmbeddingRequest, generation: Generation, vectors: list[list[float]], *, normalizes: bool
-) -> bytes:
+def _write(body: EmbeddingRequest, generation: Generation, vectors: list[list[float]], *, normalizes: bool) -> bytes:
     num_tokens = generation.num_prompt_tokens
     kept = (shortened(vector, body.dimensions, normalizes=normalizes) for vector in vectors)
     shown = [encode_vector(vector, body.encoding_format) for vector in kept]

@@ -137,9 +137,7 @@ class InputProcessor:
         token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
 
-    def check_prompts(
-        self, prompts: Sequence[Sequence[int]], num_first_tokens: Sequence[int] = ()
-    ) -> CheckedPrompts:
+    def check_prompts(self, prompts: Sequence[Sequence[int]], num_first_tokens: Sequence[int] = ()) -> CheckedPrompts:
         """Check the token ids of prompts, so that `process` need not. Blocks, the longer the more there are.
 
         Args:

@@ -91,8 +91,7 @@ def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt", 
     """The error for a prompt of more than `most` tokens; `param` is the field that it came from."""
     together = "" if most == max_model_len else ", prompt and output together"
     message = (
-        f"prompt has {num_tokens} tokens; this model's context is {max_model_len} tokens{together}: "
-        f"send at most {most}"
+        f"prompt has {num_tokens} tokens; this model's context is {max_model_len} tokens{together}: send at most {most}"
     )
     return InvalidRequestError(message, param, "context_length_exceeded")
 

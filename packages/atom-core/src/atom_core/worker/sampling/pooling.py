@@ -56,9 +56,7 @@ class Pooler:
             pooled |= dict(zip(classified, self._classify(rows_nD).float(), strict=True))
         return pooled
 
-    def _take(
-        self, request_id: str, pooling: Pooling, states_TD: torch.Tensor, *, is_first: bool
-    ) -> torch.Tensor:
+    def _take(self, request_id: str, pooling: Pooling, states_TD: torch.Tensor, *, is_first: bool) -> torch.Tensor:
         """What is gathered of a prompt so far: in double precision, so that the chunks of a long one do not show."""
         if pooling.kind == "last":
             return states_TD[-1].double()
