@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of encoders, written by `transformers`, with tokenizers that lay out pairs as published ones do."""
+"""Tiny random checkpoints of encoders, written by `transformers`; their tokenizers lay out pairs as published ones do."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ WORDS = [
     "no",
 ]
 CLS, SEP = 2, 3
+# A reranker that is asked in words, or ends in one label.
+_QWEN3 = {
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "tie_word_embeddings": True,
+}
 
 
 def make_encoder(
@@ -51,30 +61,34 @@ def make_encoder(
     """Writes a checkpoint with its tokenizer, and gives the model of `transformers`.
 
     Args:
-        family: one of `FAMILIES`.
+        family: one of `FAMILIES`, or "qwen3".
         labels: how many labels its head has; None saves the encoder alone.
         fields: of the config, beside those of the family.
     """
     if labels is not None:
         names = {str(index): f"label-{index}" for index in range(labels)}
         fields |= {"id2label": names, "label2id": {name: int(index) for index, name in names.items()}}
-    sizes = SIZES | {"num_attention_heads": 4} | FAMILIES[family] | fields
+    sizes = SIZES | {"num_attention_heads": 4} | (_QWEN3 if family == "qwen3" else FAMILIES[family]) | fields
     config = transformers.AutoConfig.for_model(family, **sizes)
-    auto = transformers.AutoModel if labels is None else transformers.AutoModelForSequenceClassification
+    auto = transformers.AutoModelForCausalLM if family == "qwen3" else transformers.AutoModel
+    if labels is not None:
+        auto = transformers.AutoModelForSequenceClassification
     torch.manual_seed(seed)
     model = auto.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.2)
     model.save_pretrained(folder)
-    write_word_tokenizer(folder, has_types=family == "bert", doubles=family in ("roberta", "xlm-roberta"))
+    doubles = family in ("roberta", "xlm-roberta")
+    write_word_tokenizer(folder, has_marks=family != "qwen3", has_types=family == "bert", doubles=doubles)
     return model
 
 
-def write_word_tokenizer(folder: Path, *, has_types: bool, doubles: bool) -> None:
-    """A tokenizer of `WORDS` that puts marks around a text, and between two: "[CLS] a [SEP] b [SEP]".
+def write_word_tokenizer(folder: Path, *, has_marks: bool, has_types: bool, doubles: bool) -> None:
+    """A tokenizer of `WORDS`.
 
     Args:
+        has_marks: it puts marks around a text, and between two: "[CLS] a [SEP] b [SEP]".
         has_types: the second text is of type 1, as BERT has it.
         doubles: there are two marks between texts, as RoBERTa has it.
     """
@@ -82,14 +96,19 @@ def write_word_tokenizer(folder: Path, *, has_types: bool, doubles: bool) -> Non
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+    if has_marks:
+        tokenizer.post_processor = _marks(has_types=has_types, doubles=doubles)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _marks(*, has_types: bool, doubles: bool) -> processors.TemplateProcessing:
     between, second = " [SEP]" * doubles, int(has_types)
-    tokenizer.post_processor = processors.TemplateProcessing(
+    return processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair=f"[CLS] $A [SEP]{between} $B:{second} [SEP]:{second}",
         special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
     )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def write_modules(folder: Path, pooling: str, *, normalizes: bool) -> None:

@@ -18,6 +18,7 @@ from atom_core.engine.inputs.checked_prompts import CheckedPrompts, beside_the_l
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.queue_limits import Load, QueueLimits
 from atom_core.engine.inputs.validation import check_prompt_ids
+from atom_core.engine.judging import Judging
 from atom_core.engine.outputs.open_requests import OpenRequests
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.engine.replicas.engine_control import EngineControl
@@ -37,12 +38,14 @@ class AsyncEngine:
         tokenizer: None with `skip_tokenizer_init`.
         texts: tokenizes beside the event loop; None without a tokenizer.
         embedding_model: how its prompts become vectors.
+        judging: how it scores pairs of texts, and what labels it has.
         queue_limits: how much may run and wait.
         control: what is asked of the engine as a whole, such as a pause.
     """
 
     info: EngineInfo
     embedding_model: EmbeddingModel
+    judging: Judging
     queue_limits: QueueLimits
     tokenizer: Tokenizer | None
     texts: TextThreads | None
@@ -329,6 +332,7 @@ class AsyncEngine:
         await self._replicas.wait_until_ready()
         info = self._replicas.infos[0]
         self.embedding_model = EmbeddingModel.read(info.model_path)
+        self.judging = await asyncio.to_thread(Judging.of, checkpoint, self._args.model)
         why_no_text = await asyncio.to_thread(lambda: checkpoint.why_no_text)
         self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, why_no_text=why_no_text)
         self._open = OpenRequests(self.tokenizer, self._abort)

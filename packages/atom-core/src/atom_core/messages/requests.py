@@ -148,8 +148,8 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     `request_id` is the engine's own and never comes again. `sampling_params` is resolved: `seed` and `max_tokens` are
     set, `n` is 1. `eos_token_ids` is empty when the end of sequence is to be ignored. `sample_index` is this sample's
     number among its siblings; siblings after the first wait for the first one's prompt blocks. `pooling` is how a
-    request of kind "embed" makes one vector of the hidden states of its prompt. `num_first_tokens` is as in `Prompt`. `tenant` names who pays for it: tenants
-    have equal shares of the engine while they wait for each other.
+    request of kind "embed" makes one vector of the hidden states of its prompt. `num_first_tokens` is as in `Prompt`.
+    `tenant` names who pays for it: tenants have equal shares of the engine while they wait for each other.
     """
 
     request_id: str

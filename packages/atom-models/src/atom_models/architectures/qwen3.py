@@ -34,7 +34,7 @@ class Qwen3ForCausalLM(LlamaForCausalLM):
 
 
 class Qwen3ForSequenceClassification(Qwen3ForCausalLM):
-    """``classify(pooled [n, D]) -> [n, labels]`` of the last token's hidden state, in the place of a head over words."""
+    """``classify(pooled [n, D]) -> [n, labels]``, of last tokens' hidden states, in the place of a head over words."""
 
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__({**config, "tie_word_embeddings": True}, context)

@@ -19,10 +19,14 @@ MAX_TOKENS = 2**20
 
 
 class PromptTokens(NamedTuple):
-    """A tokenized prompt. `text` is what the client sent, where it sent text or wants it."""
+    """A tokenized prompt. `text` is what the client sent, where it sent text or wants it.
+
+    `num_first_tokens` of a pair of texts are the first one's, where the model is to tell the two apart; else 0.
+    """
 
     token_ids: list[int]
     text: str | None = None
+    num_first_tokens: int = 0
 
 
 async def encode_texts(
