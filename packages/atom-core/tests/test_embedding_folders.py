@@ -12,6 +12,7 @@ from transformers import AutoModel, PreTrainedTokenizerFast
 
 from atom_core import InvalidRequestError, LLMEngine, SamplingParams
 from atom_core.engine.embedding_model import EmbeddingModel
+from atom_core.messages import Pooling
 from atom_models import CheckpointError, load_model, open_checkpoint
 from embedding_folder import EOS, PROMPTS, make_embedding_folder, write_json
 from tiny_models import make_tiny_llama
@@ -99,11 +100,11 @@ def test_a_tied_decoder_has_a_head_and_a_whole_model_that_lost_its_own_is_damage
         ({"pooling_mode": "lasttoken"}, "last"),
         ({"pooling_mode": ["cls"]}, "cls"),
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
-        ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean"),
+        ({"pooling_mode_mean_tokens": True, "include_prompt": True}, "mean"),
     ],
 )
 def test_both_spellings_of_a_pooling_are_read(config: dict, pooling: str, tmp_path: Path):
-    assert read_pooling(config, tmp_path).choose_pooling(None) == pooling
+    assert read_pooling(config, tmp_path).choose_pooling(None).kind == pooling
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_both_spellings_of_a_pooling_are_read(config: dict, pooling: str, tmp_pa
 )
 def test_a_pooling_that_cannot_be_done_is_refused_unless_a_request_chooses(config: dict, says: str, tmp_path: Path):
     model = read_pooling(config, tmp_path)
-    assert model.choose_pooling("last") == "last"
+    assert model.choose_pooling("last").kind == "last"
     with pytest.raises(InvalidRequestError, match=says):
         model.choose_pooling(None)
 
@@ -156,3 +157,31 @@ def read_pooling(config: dict, folder: Path) -> EmbeddingModel:
     write_json(folder / "1_Pooling" / "config.json", config)
     write_json(folder / "modules.json", [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])
     return EmbeddingModel.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "mode", "expected"),
+    [
+        ([], "mean_tokens", Pooling("mean", normalizes=True)),
+        (["Pooling", "Normalize"], "cls_token", Pooling("cls", normalizes=True)),
+        (["Pooling"], "cls_token", Pooling("cls", normalizes=False)),
+        (["Pooling", "Normalize"], "mean_sqrt_len_tokens", Pooling("mean", normalizes=True)),
+    ],
+)
+def test_vectors_have_length_one_where_the_modules_say_so_or_there_are_none(kinds, mode, expected, tmp_path: Path):
+    make_modules(kinds, mode, tmp_path)
+    assert EmbeddingModel.read(tmp_path).choose_pooling(None) == expected
+
+
+def test_a_sum_that_is_divided_otherwise_and_not_normalized_is_refused(tmp_path: Path):
+    make_modules(["Pooling"], "mean_sqrt_len_tokens", tmp_path)
+    with pytest.raises(InvalidRequestError, match="pools by mean_sqrt_len_tokens and does not normalize"):
+        EmbeddingModel.read(tmp_path).choose_pooling(None)
+
+
+def make_modules(kinds: list[str], mode: str, folder: Path) -> None:
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {f"pooling_mode_{mode}": True})
+    modules = [{"path": "1_Pooling", "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    if modules:
+        write_json(folder / "modules.json", modules)

@@ -10,7 +10,7 @@ import pytest
 from atom_core import EngineArgs, SamplingParams, StructuredOutputParams, ThinkingBudget
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import resolve
-from atom_core.messages import EngineOutput, EngineRequest, KVTransferParams, Pooling
+from atom_core.messages import EngineOutput, EngineRequest, KVTransferParams, Pooling, PoolingKind
 from atom_models import open_checkpoint
 from block_accounting import check_blocks
 from null_model import NullExecutor
@@ -51,7 +51,7 @@ class Fuzzer:
             cache_salt=draw.choice(TEXTS),
             parent_id=draw.choice((None, "a", "b")),
             sample_index=draw.choice((0, 1, *INTEGERS)),
-            pooling=draw.choice(get_args(Pooling)),
+            pooling=Pooling(draw.choice(get_args(PoolingKind)), draw.choice((True, False))),
             tenant=draw.choice(TEXTS),
         )
 

@@ -24,7 +24,7 @@ from atom_core.engine.inputs.validation import (
     check_thinking_budget,
     num_logprobs,
 )
-from atom_core.messages import StructuredOutputParams, ThinkingBudget
+from atom_core.messages import Pooling, StructuredOutputParams, ThinkingBudget
 from atom_core.tokenization import Tokenizer
 
 # More token ids than the longest list that a request may name.
@@ -141,7 +141,7 @@ def test_biases_are_of_at_most_1024_tokens_and_from_minus_100_to_100():
 
 
 def test_what_goes_with_nothing_else_is_refused():
-    embeds = RequestLimits(64, 2000, 8, can_generate=False)
+    embeds = RequestLimits(64, 2000, 8, why_no_text="its checkpoint holds a decoder without a head")
     message, param, _ = refusal_of(check_sampling_params, SamplingParams(), embeds)
     assert message.startswith("this model cannot generate")
     assert param == "model"
@@ -304,7 +304,7 @@ def test_prompts_that_were_checked_are_not_gone_through_again_except_for_their_l
     assert checked == CheckedPrompts([PROMPT, [5]])
     for process in (
         lambda prompts: processor.process(prompts, SamplingParams(max_tokens=1)),
-        lambda prompts: processor.process_embedding(prompts, "mean"),
+        lambda prompts: processor.process_embedding(prompts, Pooling("mean")),
     ):
         assert [prompt.token_ids for prompt in process(checked).prompts] == [PROMPT, [5]]
         process(CheckedPrompts([Counted(PROMPT)]))
@@ -328,16 +328,16 @@ def test_what_a_caller_leaves_out_is_nobodys_and_as_urgent_as_any():
     processor = make_processor()
     for submission in (
         processor.process([PROMPT], SamplingParams(max_tokens=1)),
-        processor.process_embedding([PROMPT], "last"),
+        processor.process_embedding([PROMPT], Pooling("last")),
     ):
         assert (submission.priority, submission.cache_salt, submission.tenant) == (0, "", "")
     given = {"priority": 3, "cache_salt": "s", "tenant": "t"}
-    submission = processor.process_embedding([PROMPT], "last", **given)
+    submission = processor.process_embedding([PROMPT], Pooling("last"), **given)
     assert (submission.priority, submission.cache_salt, submission.tenant) == (3, "s", "t")
-    assert (submission.kind, submission.pooling) == ("embed", "last")
+    assert (submission.kind, submission.pooling) == ("embed", Pooling("last"))
     (prompt,) = submission.prompts
     assert (prompt.seed, prompt.max_tokens) == (0, 0)
-    message, param, _ = refusal_of(processor.process_embedding, [PROMPT], "best")
+    message, param, _ = refusal_of(processor.process_embedding, [PROMPT], Pooling("best"))
     assert message.startswith("pooling is 'best'; it must be one of ")
     assert param == "pooling"
 
@@ -361,14 +361,14 @@ def test_the_limits_of_a_processor_are_those_of_its_engine():
         num_threads=1,
     )
     args = EngineArgs(model="x", seed=5, max_request_logprobs=9)
-    processor = InputProcessor.of_engine(info, args, None, can_generate=True)
-    assert processor.limits == RequestLimits(64, 2000, 8, max_request_logprobs=9, can_generate=True)
+    processor = InputProcessor.of_engine(info, args, None, why_no_text=None)
+    assert processor.limits == RequestLimits(64, 2000, 8, max_request_logprobs=9)
     submission = processor.process([PROMPT], SamplingParams(max_tokens=1))
     assert submission.eos_token_ids == (2, 7)
     assert submission.prompts[0].seed == random.Random(5).getrandbits(63)
     assert processor.process([PROMPT], SamplingParams(max_tokens=1, ignore_eos=True)).eos_token_ids == ()
-    embeds = InputProcessor.of_engine(info, args, None, can_generate=False)
-    assert not embeds.limits.can_generate
+    embeds = InputProcessor.of_engine(info, args, None, why_no_text="it is headless")
+    assert embeds.limits.why_no_text == "it is headless"
 
 
 def test_what_a_request_leaves_to_the_engine_is_resolved(tiny_llama):

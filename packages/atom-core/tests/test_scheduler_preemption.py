@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atom_core.kv_cache.block_table import BlockTable
-from atom_core.messages import EngineRequest, SamplingParams, TokenLogprobs
+from atom_core.messages import EngineRequest, Pooling, SamplingParams, TokenLogprobs
 from atom_core.scheduler.request import Request, RequestStatus
 from fake_worker import prompt_logprobs_alone, tokens_alone
 from scheduled_requests import make_engine, make_request
@@ -49,15 +49,15 @@ def test_a_request_that_lost_its_blocks_has_computed_nothing():
 
 def test_a_worker_is_told_how_to_pool_where_a_vector_is_asked_for():
     def pooling(kind):
-        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling="last")
+        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling=Pooling("last"))
         return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).for_worker().pooling
 
-    assert (pooling("embed"), pooling("generate")) == ("last", None)
+    assert (pooling("embed"), pooling("generate")) == (Pooling("last"), None)
 
 
 def test_a_mean_of_all_hidden_states_needs_the_whole_prompt():
     def needs_all(kind, pooling):
-        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling=pooling)
+        asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling=Pooling(pooling))
         return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).needs_whole_prompt
 
     assert needs_all("embed", "mean")

@@ -124,13 +124,19 @@ NO_SUCH_PART: dict[str, Any] = {
 }
 
 
+# Of those that write no text.
+_MODEL_TYPES = {"Bert": "bert", "ModernBert": "modernbert", "Qwen3": "qwen3", "Roberta": "roberta"}
+_MODEL_TYPES["XLMRoberta"] = "xlm-roberta"
+
+
 def class_of(architecture: str) -> Any:
     found: Any = find_architecture(architecture)
     return found.config_class
 
 
 def defaults_of(architecture: str) -> dict[str, Any]:
-    model_type = next(family.model_type for family in FAMILIES.values() if family.architecture == architecture)
+    of_families = {family.architecture: family.model_type for family in FAMILIES.values()}
+    model_type = of_families.get(architecture) or _MODEL_TYPES[architecture.partition("For")[0].removesuffix("Model")]
     return normalize_config(json.loads(transformers.AutoConfig.for_model(model_type).to_json_string(use_diff=False)))
 
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from atom_server.options import ServerOptions
-from atom_server.routes import scores
 from atom_server.schemas.tokens import MAX_TOKENS
+from atom_server.scoring import lengths
 
 WORDS = "The quick brown fox jumps over 13 lazy dogs. "
 
@@ -166,7 +166,7 @@ def test_a_query_is_tokenized_once_for_all_documents(server, monkeypatch):
 
 
 def test_pairs_that_repeat_a_long_text_too_often_are_refused(server, monkeypatch):
-    monkeypatch.setattr(scores, "MAX_TOTAL_TOKENS", 1000)
+    monkeypatch.setattr(lengths, "MAX_TOTAL_TOKENS", 1000)
     error = server.post("/v1/rerank", query="long " * 100, documents=["a"] * 20).json()["error"]
     assert (error["param"], error["code"]) == ("documents", "too_many_tokens")
 

@@ -43,7 +43,9 @@ class LoadedModel:
                 model without a head.
         """
         if not self.checkpoint.has_head:
-            raise ValueError(f"{self.checkpoint.path} holds a decoder without a head: use hidden_states()")
+            raise ValueError(
+                f"{self.checkpoint.path} gives no logits, {self.checkpoint.why_no_text}: use hidden_states()"
+            )
         return [self.logits_of(hidden_states) for hidden_states in self.hidden_states(sequences)]
 
     def logits_of(self, hidden_states: torch.Tensor) -> torch.Tensor:

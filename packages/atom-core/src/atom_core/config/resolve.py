@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
+from atom_core.config.encoders import of_encoder
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_travels, of_engine, read_kv_transfer
 from atom_core.config.offload import check_offload, read_offload
@@ -24,6 +25,7 @@ from atom_core.config.sections import (
 from atom_core.config.speculation import check_num_states, read_speculation
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
+from atom_models.architectures.registry import is_encoder
 from atom_models.checkpoint.rope_choice import rope_choice
 
 if TYPE_CHECKING:
@@ -51,11 +53,13 @@ def resolve_config(
     if speculation is not None:
         check_num_states(speculation.num_tokens, checkpoint.architecture)
     model = _model(args, checkpoint, platform, choices)
+    if model.is_encoder:
+        args = of_encoder(args, model, platform, choices)
     parallel = resolve_parallel(args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank)
     return EngineConfig(
         model=model,
         cache=_cache(args, model, parallel, platform, choices=choices),
-        scheduler=_scheduler(args, model.max_model_len, platform, choices),
+        scheduler=_scheduler(args, model, platform, choices),
         parallel=parallel,
         compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
@@ -94,6 +98,7 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
         load_dummy=args.load_dummy,
         quantization=args.quantization,
         model_impl=args.model_impl,
+        is_encoder=is_encoder(checkpoint.architecture),
         skip_tokenizer_init=args.skip_tokenizer_init,
         tokenizer=args.tokenizer,
         seed=secrets.randbits(63) if args.seed is None else args.seed,
@@ -134,7 +139,7 @@ def _cache(
     )
 
 
-def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices: list[str]) -> SchedulerConfig:
+def _scheduler(args: EngineArgs, model: ModelConfig, platform: Platform, choices: list[str]) -> SchedulerConfig:
     from atom_core.scheduler import SchedulerConfig
 
     budget = args.max_num_batched_tokens
@@ -145,12 +150,13 @@ def _scheduler(args: EngineArgs, max_model_len: int, platform: Platform, choices
     return SchedulerConfig(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=budget,
-        max_model_len=max_model_len,
+        max_model_len=model.max_model_len,
         async_scheduling=args.async_scheduling,
         scheduler_delay_factor=args.scheduler_delay_factor,
         priority_ageing=args.priority_ageing,
         max_request_seconds=args.max_request_seconds,
         num_stages=args.pipeline_parallel_size,
+        whole_prompts=model.is_encoder,
     )
 
 

@@ -22,7 +22,10 @@ Warmup = Literal["none", "background", "full"]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model runs, and how. `max_model_len` is settled once the cache has its size."""
+    """Which model runs, and how. `max_model_len` is settled once the cache has its size.
+
+    `is_encoder` says that it reads texts in both directions, and that each is computed whole.
+    """
 
     name: str
     path: Path
@@ -35,6 +38,7 @@ class ModelConfig:
     quantization: str = "auto"
     model_impl: str = "auto"
     load_dummy: bool = False
+    is_encoder: bool = False
     skip_tokenizer_init: bool = False
     tokenizer: str | None = None
     seed: int = 0

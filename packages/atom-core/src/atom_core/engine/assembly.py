@@ -90,4 +90,5 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         profiler_dir=config.profiler.directory,
         timings=dict(runner.timings),
         choices=[*config.choices, *runner.choices],
+        is_encoder=config.model.is_encoder,
     )

@@ -18,6 +18,7 @@ from atom_core.engine.inputs.checked_prompts import CheckedPrompts, beside_the_l
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.queue_limits import Load, QueueLimits
 from atom_core.engine.inputs.validation import check_prompt_ids
+from atom_core.engine.judging import Judging
 from atom_core.engine.outputs.open_requests import OpenRequests
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.engine.replicas.engine_control import EngineControl
@@ -25,7 +26,7 @@ from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.errors import EngineStartError
-from atom_core.messages import Pooling, SamplingParams, StepStats
+from atom_core.messages import Pooling, PoolingKind, SamplingParams, StepStats
 from atom_core.tokenization import TextThreads, Tokenizer
 
 
@@ -37,12 +38,14 @@ class AsyncEngine:
         tokenizer: None with `skip_tokenizer_init`.
         texts: tokenizes beside the event loop; None without a tokenizer.
         embedding_model: how its prompts become vectors.
+        judging: how it scores pairs of texts, and what labels it has.
         queue_limits: how much may run and wait.
         control: what is asked of the engine as a whole, such as a pause.
     """
 
     info: EngineInfo
     embedding_model: EmbeddingModel
+    judging: Judging
     queue_limits: QueueLimits
     tokenizer: Tokenizer | None
     texts: TextThreads | None
@@ -119,7 +122,7 @@ class AsyncEngine:
     def embed(
         self,
         prompt_token_ids: Sequence[int],
-        pooling: Pooling | None = None,
+        pooling: PoolingKind | None = None,
         *,
         priority: int = 0,
         cache_salt: str = "",
@@ -162,7 +165,7 @@ class AsyncEngine:
         num_tokens = sum(len(prompt) for prompt in given if isinstance(prompt, Sequence))
         self.check_room(len(given), n if isinstance(n, int) else 1, num_tokens=num_tokens, tenant=tenant)
         inputs = {"priority": priority, "cache_salt": cache_salt, "tenant": tenant}
-        if isinstance(wanted, str):
+        if isinstance(wanted, Pooling):
             submission = self._inputs.process_embedding(prompts, wanted, **inputs)
         else:
             submission = self._inputs.process(prompts, wanted, **inputs)
@@ -204,14 +207,20 @@ class AsyncEngine:
             sampling_params = await self.texts.run(work, is_long=False)
         return sampling_params
 
-    async def check_prompts(self, prompts: Sequence[Sequence[int]]) -> CheckedPrompts:
+    async def check_prompts(
+        self, prompts: Sequence[Sequence[int]], num_first_tokens: Sequence[int] = ()
+    ) -> CheckedPrompts:
         """Check the token ids of prompts beside the event loop; `submit` takes the result.
+
+        Args:
+            num_first_tokens: see `InputProcessor.check_prompts`.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.
         """
         num_tokens = sum(map(len, prompts))
-        return await beside_the_loop(partial(self._inputs.check_prompts, prompts), num_tokens=num_tokens)
+        check = partial(self._inputs.check_prompts, prompts, num_first_tokens)
+        return await beside_the_loop(check, num_tokens=num_tokens)
 
     async def check_token_ids(self, prompts: Sequence[Sequence[object]], *, name: str) -> None:
         """Check the ids of prompts that will be cut, beside the event loop; `name` is the field that has them.
@@ -323,8 +332,9 @@ class AsyncEngine:
         await self._replicas.wait_until_ready()
         info = self._replicas.infos[0]
         self.embedding_model = EmbeddingModel.read(info.model_path)
-        can_generate = await asyncio.to_thread(lambda: checkpoint.has_head)
-        self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, can_generate=can_generate)
+        self.judging = await asyncio.to_thread(Judging.of, checkpoint, self._args.model)
+        why_no_text = await asyncio.to_thread(lambda: checkpoint.why_no_text)
+        self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, why_no_text=why_no_text)
         self._open = OpenRequests(self.tokenizer, self._abort)
         self._started_within = time.perf_counter() - started
         self._take_infos()

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from atom_core.errors import InvalidRequestError
-from atom_core.messages import Pooling
+from atom_core.messages import Pooling, PoolingKind
 
 logger = logging.getLogger(__name__)
 
-# Ways of pooling as `sentence-transformers` spells them. Vectors have length 1 here, whatever a sum is divided by.
-_POOLINGS: dict[str, Pooling] = {
+# Ways of pooling as `sentence-transformers` spells them.
+_POOLINGS: dict[str, PoolingKind] = {
     "cls": "cls",
     "cls_token": "cls",
     "lasttoken": "last",
@@ -24,6 +24,8 @@ _POOLINGS: dict[str, Pooling] = {
     "mean_sqrt_len_tokens": "mean",
     "mean_tokens": "mean",
 }
+# What points where the mean does, and has another length.
+_OTHER_LENGTHS = ("mean_sqrt_len_tokens",)
 # Modules that a vector goes through; others would change it.
 _MODULES = ("Transformer", "Pooling", "Normalize")
 
@@ -34,12 +36,14 @@ class EmbeddingModel:
 
     Attributes:
         pooling: what the model's `sentence-transformers` modules do; "mean" where it has none.
+        normalizes: vectors have length 1: the modules say so, or there are none.
         refusal: why those modules cannot be followed, so that requests must choose a pooling; None if they can be.
         shorter: lengths that its vectors may be cut to; empty if none.
         is_any_shorter: whether every length will do (a matryoshka model that lists none).
     """
 
-    pooling: Pooling = "mean"
+    pooling: PoolingKind = "mean"
+    normalizes: bool = True
     refusal: str | None = None
     shorter: tuple[int, ...] = ()
     is_any_shorter: bool = False
@@ -54,15 +58,15 @@ class EmbeddingModel:
         _log_prompts(folder)
         return cls(*_pooling(folder), shorter, not shorter and config.get("is_matryoshka") is True)
 
-    def choose_pooling(self, pooling: Pooling | None) -> Pooling:
-        """A request's own pooling, else the model's.
+    def choose_pooling(self, pooling: PoolingKind | None) -> Pooling:
+        """A request's own pooling, else the model's; both are normalized as the model's are.
 
         Raises:
             InvalidRequestError: it has none, and the model's cannot be done.
         """
         if pooling is None and self.refusal is not None:
             raise InvalidRequestError(f"{self.refusal}; choose a pooling: mean, last or cls", "pooling")
-        return pooling or self.pooling
+        return Pooling(pooling or self.pooling, self.normalizes)
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise InvalidRequestError unless vectors can be cut to `dimensions`."""
@@ -73,29 +77,39 @@ class EmbeddingModel:
         raise InvalidRequestError(message, "dimensions", "invalid_value" if self.shorter else "unsupported_parameter")
 
 
-def shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
-    """The first `dimensions` numbers of a vector, at length 1 again; all of it with None."""
+def shortened(vector: Sequence[float], dimensions: int | None, *, normalizes: bool = True) -> list[float]:
+    """The first `dimensions` numbers of a vector, at length 1 again if it `normalizes`; all of it with None."""
     kept = list(vector[:dimensions])
+    if not normalizes:
+        return kept
     length = math.sqrt(sum(value * value for value in kept))
     return [value / length for value in kept] if length and len(kept) < len(vector) else kept
 
 
-def _pooling(folder: Path) -> tuple[Pooling, str | None]:
-    """The pooling of the folder's modules, and why they cannot be followed."""
+def _pooling(folder: Path) -> tuple[PoolingKind, bool, str | None]:
+    """The pooling of the folder's modules, whether they normalize, and why they cannot be followed."""
     modules = _json(folder / "modules.json")
-    pooling: Pooling = "mean"
-    for module in modules if isinstance(modules, list) else ():
-        kind = str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else str(module)
+    modules = modules if isinstance(modules, list) else []
+    kinds = [str(one.get("type")).rpartition(".")[2] if isinstance(one, dict) else str(one) for one in modules]
+    pooling: PoolingKind = "mean"
+    normalizes = not modules or "Normalize" in kinds
+    for kind, module in zip(kinds, modules, strict=True):
         if kind not in _MODULES:
-            return pooling, f"modules.json has a {kind}, which would change the vectors and is not supported"
+            return (
+                pooling,
+                normalizes,
+                f"modules.json has a {kind}, which would change the vectors and is not supported",
+            )
         if kind != "Pooling":
             continue
         modes = _modes(_object(folder / Path(str(module.get("path"))).name / "config.json"))
         if len(modes) != 1 or modes[0] not in _POOLINGS:
             given = " and ".join(modes) or "nothing"
-            return pooling, f"this model pools by {given}, which is not supported"
+            return pooling, normalizes, f"this model pools by {given}, which is not supported"
+        if modes[0] in _OTHER_LENGTHS and not normalizes:
+            return pooling, normalizes, f"this model pools by {modes[0]} and does not normalize, which is not supported"
         pooling = _POOLINGS[modes[0]]
-    return pooling, None
+    return pooling, normalizes, None
 
 
 def _modes(config: Mapping[str, Any]) -> list[str]:

@@ -26,6 +26,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         enable_expert_parallel: ranks that share a layer hold whole experts.
         num_offload_blocks: blocks that are kept beyond those, in memory of the host or on a disk.
         choices: one line for each value that was chosen for the user.
+        is_encoder: the model reads texts in both directions, and writes none.
     """
 
     model: str
@@ -52,6 +53,12 @@ class EngineInfo(msgspec.Struct, frozen=True):
     pipeline_parallel_size: int = 1
     enable_expert_parallel: bool = False
     num_offload_blocks: int = 0
+    is_encoder: bool = False
+
+    @property
+    def max_prompt_len(self) -> int:
+        """Tokens of a prompt at most; where text is written, one token has room behind it."""
+        return self.max_model_len if self.is_encoder else self.max_model_len - 1
 
     @property
     def num_cache_tokens(self) -> int:

@@ -21,7 +21,7 @@ from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
-from atom_core.messages import EngineOutput, Pooling, SamplingParams, StepStats, Submission
+from atom_core.messages import EngineOutput, PoolingKind, SamplingParams, StepStats, Submission
 from atom_core.settings import torchrun
 from atom_core.tokenization import Tokenizer
 
@@ -76,7 +76,7 @@ class LLMEngine:
         self._core = core
         self.info: EngineInfo = core.info
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
-        self._inputs = InputProcessor.of_engine(self.info, args, self.tokenizer, can_generate=checkpoint.has_head)
+        self._inputs = InputProcessor.of_engine(self.info, args, self.tokenizer, why_no_text=checkpoint.why_no_text)
         self._requests = LocalRequests(self.tokenizer)
 
     def generate(
@@ -103,20 +103,21 @@ class LLMEngine:
         """
         return self._run(self._check(prompts, sampling_params), use_tqdm=use_tqdm)
 
-    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
-        """A vector of length 1 for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: PoolingKind | None = None) -> list[list[float]]:
+        """A vector for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
         first ("cls").
 
-        Without `pooling` it is the model's own; "mean" where the model's folder does not say.
+        Without `pooling` it is the model's own; "mean" where the model's folder does not say. Vectors have length 1,
+        unless the folder's modules leave them as they are.
 
         Raises:
             InvalidRequestError: before anything is computed.
             RuntimeError: a prompt failed in the engine.
         """
         core = self._open_core()
-        pooling = self.embedding_model.choose_pooling(pooling)
+        wanted = self.embedding_model.choose_pooling(pooling)
         tokens = [self._encode(prompt) for prompt in _as_prompts(prompts)]
-        submission = self._inputs.process_embedding(tokens, pooling)
+        submission = self._inputs.process_embedding(tokens, wanted)
         _check_fit(core, submission)
         outputs = self._run([submission], use_tqdm=False)
         for output in outputs:

@@ -15,6 +15,7 @@ from atom_core.messages.outputs import (
 from atom_core.messages.requests import (
     EngineRequest,
     Pooling,
+    PoolingKind,
     Prompt,
     SamplingParams,
     StructuredOutputParams,
@@ -56,6 +57,7 @@ __all__ = [
     "OffloadStats",
     "PeerPrompt",
     "Pooling",
+    "PoolingKind",
     "Prompt",
     "RequestOutput",
     "RequestPhase",

@@ -48,8 +48,22 @@ class ThinkingBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     is_open: bool = False
 
 
-Pooling = Literal["mean", "last", "cls"]
+PoolingKind = Literal["mean", "last", "cls"]
 RequestKind = Literal["generate", "embed"]
+
+
+class Pooling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one vector is made of the hidden states of a prompt.
+
+    Attributes:
+        kind: the mean over all tokens, or the state of the last or of the first one.
+        normalizes: the vector is brought to length 1.
+        classifies: the model's head makes scores of its labels of the vector, which is not normalized then.
+    """
+
+    kind: PoolingKind = "mean"
+    normalizes: bool = True
+    classifies: bool = False
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,8 +148,8 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     `request_id` is the engine's own and never comes again. `sampling_params` is resolved: `seed` and `max_tokens` are
     set, `n` is 1. `eos_token_ids` is empty when the end of sequence is to be ignored. `sample_index` is this sample's
     number among its siblings; siblings after the first wait for the first one's prompt blocks. `pooling` is how a
-    request of kind "embed" makes one vector of the hidden states of its prompt. `tenant` names who pays for it: tenants
-    have equal shares of the engine while they wait for each other.
+    request of kind "embed" makes one vector of the hidden states of its prompt. `num_first_tokens` is as in `Prompt`.
+    `tenant` names who pays for it: tenants have equal shares of the engine while they wait for each other.
     """
 
     request_id: str
@@ -148,8 +162,9 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_salt: str = ""
     parent_id: str | None = None
     sample_index: int = 0
-    pooling: Pooling = "mean"
+    pooling: Pooling = Pooling()
     tenant: str = ""
+    num_first_tokens: int = 0
 
     @property
     def caller_id(self) -> str:
@@ -158,12 +173,17 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt of a submission, with what is resolved for it alone."""
+    """A prompt of a submission, with what is resolved for it alone.
+
+    `num_first_tokens` of a pair of texts are the first text with its marks, where the model tells the two apart by
+    types of tokens; 0 where it does not, and where there is one text.
+    """
 
     request_id: str
     token_ids: list[int]
     seed: int
     max_tokens: int
+    num_first_tokens: int = 0
 
     def sample_ids(self, n: int) -> list[str]:
         """The ids of its `n` samples."""
@@ -184,7 +204,7 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     arrival_time: float = 0.0
     priority: int = 0
     cache_salt: str = ""
-    pooling: Pooling = "mean"
+    pooling: Pooling = Pooling()
     tenant: str = ""
 
     @property
@@ -211,4 +231,5 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
                     sample_index=index,
                     pooling=self.pooling,
                     tenant=self.tenant,
+                    num_first_tokens=prompt.num_first_tokens,
                 )

@@ -36,7 +36,8 @@ class Batching:
         self._config, self._book, self._ends, self._drafting, self._clock = config, book, ends, drafting, clock
         self._cache = book.cache
         self._in_stages = config.num_stages > 1
-        self._share = max(ends.least, int(config.max_num_batched_tokens * config.long_prefill_share))
+        part = 1.0 if config.whole_prompts else config.long_prefill_share
+        self._share = max(ends.least, int(config.max_num_batched_tokens * part))
         factor = config.scheduler_delay_factor
         self._delay = AdmissionDelay(factor, clock) if factor else None
 

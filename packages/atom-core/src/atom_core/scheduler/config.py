@@ -24,6 +24,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         priority_ageing: seconds of waiting that are worth one step of priority; 0 lets no request go before a more
             urgent one, however long it waits.
         max_request_seconds: how long a request may take from its arrival; None sets no limit.
+        whole_prompts: a step takes all of a prompt or nothing: its tokens see those behind them.
 
     Raises:
         ValueError: a number outside its range, or an unknown policy.
@@ -39,6 +40,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     priority_ageing: float = 10.0
     max_request_seconds: float | None = None
     num_stages: int = 1
+    whole_prompts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_stages"):
@@ -50,5 +52,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"scheduler_delay_factor is {self.scheduler_delay_factor}; it must be at least 0")
         if not self.priority_ageing >= 0.0:
             raise ValueError(f"priority_ageing is {self.priority_ageing}; it must be at least 0")
+        if self.whole_prompts and self.max_model_len > self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; a step that takes prompts whole needs room "
+                f"for {self.max_model_len}, the longest"
+            )
         if self.policy not in ("priority", "fcfs"):
             raise ValueError(f"policy is {self.policy!r}; allowed are 'priority' and 'fcfs'")

@@ -154,7 +154,7 @@ class Request:
     @property
     def needs_whole_prompt(self) -> bool:
         """Every prompt token must be computed, whatever the prefix cache has."""
-        pools_earlier = self.engine_request.kind == "embed" and self.engine_request.pooling != "last"
+        pools_earlier = self.engine_request.kind == "embed" and self.engine_request.pooling.kind != "last"
         return pools_earlier or self.needs_prompt_logprobs
 
     def admit(self, num_cached_tokens: int) -> None:
@@ -201,6 +201,7 @@ class Request:
             eos_token_ids=self.engine_request.eos_token_ids,
             sample_index=self.engine_request.sample_index,
             pooling=self.engine_request.pooling if self.engine_request.kind == "embed" else None,
+            num_first_tokens=self.engine_request.num_first_tokens,
         )
 
     def take_prompt_logprobs(self, first: int, entries: list[TokenLogprobs] | None) -> None:

@@ -20,6 +20,8 @@ class StepEnds:
     Steps also end where a prompt's state is kept for those that begin alike: at the last possible place before its end,
     and at the places of `snapshot_places`. What is decoded is kept nowhere: token by token a state gets other bits.
 
+    Prompts of encoders are not cut at all.
+
     Args:
         cache: what groups of layers keep.
         config: how many tokens a step computes, and of how many requests.
@@ -33,11 +35,14 @@ class StepEnds:
         has_room = cache.hand_over + config.max_num_seqs <= config.max_num_batched_tokens
         self.least = cache.hand_over if has_room else 1
         self.keeps_states = cache.has_slots and cache.enable_prefix_caching
+        self._whole_prompts = config.whole_prompts
         self._grid = lcm(cache.hand_over, cache.block_size)
         self._places = snapshot_places(config.max_model_len, self._grid) if self.keeps_states else []
 
     def cut(self, request: Request, num_new_tokens: int) -> int:
         """How many of the next `num_new_tokens` tokens of `request` a step may compute; 0 if it has no room for any."""
+        if self._whole_prompts and num_new_tokens < request.num_uncomputed_tokens:
+            return 0
         first = request.num_computed_tokens
         end = first + num_new_tokens
         if num_new_tokens < request.num_uncomputed_tokens:

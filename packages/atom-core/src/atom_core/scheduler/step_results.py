@@ -15,7 +15,7 @@ def take_result(
     """Apply `result` of an unfinished request, which may have been preempted since; None if there is no news of it."""
     if NOT_FINITE in result.token_ids:
         return _end_not_finite(book, request, "logits")
-    # Vectors have length 1: their sum is a number unless one of theirs is none.
+    # A sum is a number unless one of its terms is none.
     if result.embedding is not None and not math.isfinite(sum(result.embedding)):
         return _end_not_finite(book, request, "hidden states")
     arrived, num_sampled = result.token_ids, len(result.token_ids)

@@ -66,9 +66,26 @@ class TextThreads:
         if len(texts) <= 8 and sum(map(len, texts)) <= INLINE_CHARACTERS:
             return _checked(self._tokenizer.encode_up_to(most_tokens, texts, add_special_tokens))
         encoded: list[list[int]] = []
-        for piece in _pieces(texts):
+        for piece in _pieces(texts, len):
             work = partial(self._tokenizer.encode_up_to, most_tokens, piece, add_special_tokens)
             found = await self.run(work, is_long=sum(map(len, piece)) > PIECE_CHARACTERS)
+            encoded += _checked(found, first=len(encoded))
+        return encoded
+
+    async def encode_pairs(self, pairs: Sequence[tuple[str, str]], *, most_tokens: int) -> list[tuple[list[int], int]]:
+        """Token ids of each pair, in order, and how many are the first text's (see `Tokenizer.encode_pairs_up_to`).
+
+        Raises:
+            TooManyTokensError: as `encode`.
+        """
+
+        def size(pair: tuple[str, str]) -> int:
+            return len(pair[0]) + len(pair[1])
+
+        encoded: list[tuple[list[int], int]] = []
+        for piece in _pieces(pairs, size):
+            work = partial(self._tokenizer.encode_pairs_up_to, most_tokens, piece)
+            found = await self.run(work, is_long=sum(map(size, piece)) > PIECE_CHARACTERS)
             encoded += _checked(found, first=len(encoded))
         return encoded
 
@@ -89,24 +106,24 @@ class TextThreads:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _checked(found: Sequence[list[int] | int], first: int = 0) -> list[list[int]]:
-    """The token ids of texts that are short enough; `first` is the number of the first of them."""
-    encoded: list[list[int]] = []
-    for index, token_ids in enumerate(found, start=first):
-        if isinstance(token_ids, int):
-            raise TooManyTokensError(index, token_ids)
-        encoded.append(token_ids)
+def _checked(found: Sequence[T | int], first: int = 0) -> list[T]:
+    """What was found of texts that are short enough; `first` is the number of the first of them."""
+    encoded: list[T] = []
+    for index, one in enumerate(found, start=first):
+        if isinstance(one, int):
+            raise TooManyTokensError(index, one)
+        encoded.append(one)
     return encoded
 
 
-def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
+def _pieces(texts: Sequence[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
     """Texts side by side as far as they are one piece of work; a longer one is a piece by itself."""
     start = 0
     while start < len(texts):
-        size = len(texts[start])
+        size = size_of(texts[start])
         end = start + 1
-        while end < len(texts) and size + len(texts[end]) <= PIECE_CHARACTERS:
-            size += len(texts[end])
+        while end < len(texts) and size + size_of(texts[end]) <= PIECE_CHARACTERS:
+            size += size_of(texts[end])
             end += 1
         yield list(islice(texts, start, end))
         start = end

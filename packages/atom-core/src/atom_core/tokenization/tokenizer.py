@@ -135,6 +135,23 @@ class Tokenizer:
         encodings = self._encodings(texts, add_special_tokens)
         return [encoding.ids if len(encoding) <= most_tokens else len(encoding) for encoding in encodings]
 
+    def encode_pairs_up_to(
+        self, most_tokens: int, pairs: Sequence[tuple[str, str]]
+    ) -> list[tuple[list[int], int] | int]:
+        """Token ids of each pair as the tokenizer lays it out, and how many of them are of type 0, the first text's.
+
+        That number is 0 where all are of one type. For a pair of more than `most_tokens` there is its number of tokens
+        alone.
+        """
+        found: list[tuple[list[int], int] | int] = []
+        for encoding in self.backend.encode_batch_fast(list(pairs)):
+            if len(encoding) > most_tokens:
+                found.append(len(encoding))
+                continue
+            types = encoding.type_ids
+            found.append((encoding.ids, types.index(1) if 1 in types else 0))
+        return found
+
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`; bytes that are no character become U+FFFD."""
         return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)

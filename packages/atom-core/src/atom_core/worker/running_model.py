@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from atom_core.worker.ranks.protocol import WorkerRanks
 from atom_core.worker.runner import Masks, PendingOutput
 from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
-from atom_core.worker.steps.batch import ModelInput, StepRows
+from atom_core.worker.steps.batch import ModelInput, StepRows, token_types
 from atom_core.worker.steps.factory import make_steps
 
 
@@ -91,7 +92,7 @@ class RunningModel:
         if capture is not None:
             capture = profiler.around_captures(capture)
         self.states, self.sampler, self.steps, self._drafter = make_steps(config, self.model, loaded, capture)
-        self._pooler, self._embeds = Pooler(), False
+        self._pooler, self._embeds = Pooler(self.model.classify), False
         # A step with nothing to compute stands for itself.
         self._forward: Forward | SchedulerOutput | None = None
 
@@ -111,6 +112,8 @@ class RunningModel:
         rows = StepRows.of(step, self.states.slots)
         judges = self._judges_prompts(rows)
         batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds)
+        if (types := token_types(step, rows)) is not None:
+            batch = dataclasses.replace(batch, token_types=types.to(batch.input_ids.device))
         self._device.begin_step()
         if self.model.balancer is not None:
             self.model.balancer.before_step()

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from atom_models.architectures.llama import LlamaForCausalLM
 from atom_models.architectures.qwen2 import Qwen2Config
+from atom_models.build_context import BuildContext
+from atom_models.layers import ReplicatedLinear
 
 
 @dataclass(frozen=True)
@@ -29,3 +31,12 @@ class Qwen3Config(Qwen2Config):
 
 class Qwen3ForCausalLM(LlamaForCausalLM):
     config_class = Qwen3Config
+
+
+class Qwen3ForSequenceClassification(Qwen3ForCausalLM):
+    """``classify(pooled [n, D]) -> [n, labels]``, of last tokens' hidden states, in the place of a head over words."""
+
+    def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
+        super().__init__({**config, "tie_word_embeddings": True}, context)
+        num_labels = len(config.get("id2label") or ()) or 2
+        self.classify = ReplicatedLinear(self.config.hidden_size, num_labels, context, prefix="score", quantized=False)

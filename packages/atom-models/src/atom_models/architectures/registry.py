@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from atom_models.checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from atom_models.decoder.causal_lm import DecoderForCausalLM
+    from torch import nn
 
 # What architectures do beyond Llama, in the words that lists show.
 
@@ -46,6 +46,11 @@ GATED_DELTA_NET = "gated delta net"
 # Layers for multi-token prediction may be in the checkpoint: they draft where that is asked for.
 PREDICTION_LAYERS = "prediction layers"
 
+# It reads texts in both directions and writes none: for vectors, scores and labels.
+ENCODER = "encoder"
+# A head gives a score for each of the labels that the config names.
+LABELS = "labels"
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -71,6 +76,16 @@ class Architecture:
         return GATED_DELTA_NET in self.features
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether it reads texts in both directions, so that a step needs the whole of each."""
+        return ENCODER in self.features
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether it ends in scores of labels."""
+        return LABELS in self.features
+
+    @property
     def has_experts(self) -> bool:
         """Whether some of its layers are mixtures of experts."""
         return MIXTURE_OF_EXPERTS in self.features
@@ -90,8 +105,18 @@ _QWEN_HYBRID = (GATED_DELTA_NET, QK_NORM, PREDICTION_LAYERS)
 _QWEN_EXPERTS = (MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)
 
+_BERTS = "BERT; bge, e5, gte, MiniLM"
+_ROBERTAS = "RoBERTa; all-roberta, e5"
+_XLM_ROBERTAS = "XLM-R; bge-m3, multilingual-e5"
+_MODERNBERTS = "ModernBERT; gte-modernbert, nomic modernbert-embed"
+
 # By the name that config.json gives.
 _ARCHITECTURES = {
+    "BertForMaskedLM": Architecture("encoders.bert", _BERTS, (ENCODER,)),
+    "BertForSequenceClassification": Architecture(
+        "encoders.bert", "MS MARCO rerankers; classifiers", (ENCODER, LABELS)
+    ),
+    "BertModel": Architecture("encoders.bert", _BERTS, (ENCODER,)),
     "DeepseekV2ForCausalLM": Architecture(
         "deepseek_v2",
         "DeepSeek V2, V2-Lite",
@@ -137,6 +162,11 @@ _ARCHITECTURES = {
     ),
     "MistralForCausalLM": Architecture("mistral", "Mistral", (SLIDING_WINDOW,)),
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),
+    "ModernBertForMaskedLM": Architecture("encoders.modernbert", _MODERNBERTS, (ENCODER, SLIDING_WINDOW)),
+    "ModernBertForSequenceClassification": Architecture(
+        "encoders.modernbert", "GTE ModernBERT rerankers", (ENCODER, LABELS, SLIDING_WINDOW)
+    ),
+    "ModernBertModel": Architecture("encoders.modernbert", _MODERNBERTS, (ENCODER, SLIDING_WINDOW)),
     "NemotronForCausalLM": Architecture("nemotron", "Nemotron-4, Minitron", (UNGATED_MLP, LAYER_NORM)),
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
     "Qwen3_5ForCausalLM": Architecture("qwen3_5", "Qwen3.5 dense, saved as text models", _QWEN_HYBRID),
@@ -148,10 +178,23 @@ _ARCHITECTURES = {
         "qwen3_5", "Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B (text)", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
     ),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
+    "Qwen3ForSequenceClassification": Architecture(
+        "qwen3", "Qwen3-Reranker, converted to labels", (QK_NORM, SLIDING_WINDOW, LABELS)
+    ),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
     "Qwen3NextForCausalLM": Architecture(
         "qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS), num_undeclared=1
     ),
+    "RobertaForMaskedLM": Architecture("encoders.roberta", _ROBERTAS, (ENCODER,)),
+    "RobertaForSequenceClassification": Architecture(
+        "encoders.roberta", "RoBERTa classifiers and rerankers", (ENCODER, LABELS)
+    ),
+    "RobertaModel": Architecture("encoders.roberta", _ROBERTAS, (ENCODER,)),
+    "XLMRobertaForMaskedLM": Architecture("encoders.roberta", _XLM_ROBERTAS, (ENCODER,)),
+    "XLMRobertaForSequenceClassification": Architecture(
+        "encoders.roberta", "BGE rerankers (base, large, v2-m3)", (ENCODER, LABELS)
+    ),
+    "XLMRobertaModel": Architecture("encoders.roberta", _XLM_ROBERTAS, (ENCODER,)),
 }
 
 
@@ -186,6 +229,16 @@ def keeps_states(name: str) -> bool:
     return name in _ARCHITECTURES and _ARCHITECTURES[name].keeps_states
 
 
+def is_encoder(name: str) -> bool:
+    """Whether an architecture reads texts in both directions; False for one that has no file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].is_encoder
+
+
+def has_labels(name: str) -> bool:
+    """Whether an architecture ends in scores of labels; False for one that has no file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].has_labels
+
+
 def has_experts(name: str) -> bool:
     """Whether some layers of an architecture are mixtures of experts; False for one that has no file here."""
     return name in _ARCHITECTURES and _ARCHITECTURES[name].has_experts
@@ -200,7 +253,8 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     """Raises UnsupportedArchitectureError unless `find_architecture` would find it; `config` tells why it does not."""
     if name in _ARCHITECTURES:
         return
-    stems = {_stem(known): known for known in _ARCHITECTURES}
+    # Of classes of one stem the last one is told: one without labels, if there is one.
+    stems = {_stem(known): known for known in sorted(_ARCHITECTURES, key=lambda one: not has_labels(one))}
     nearest = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=0.65)
     supported = ", ".join(supported_architectures())
     parts = other_modalities(config or {})
@@ -226,7 +280,7 @@ def _stem(name: str) -> str:
     return re.sub(r"(For[A-Z].*|LMHeadModel|Model)$", "", name).lower()
 
 
-def find_architecture(name: str) -> type[DecoderForCausalLM]:
+def find_architecture(name: str) -> type[nn.Module]:
     """The class of an architecture.
 
     Raises:

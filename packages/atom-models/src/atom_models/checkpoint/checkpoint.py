@@ -16,6 +16,9 @@ from atom_models.checkpoint.gguf_file import GGUFFile, read_gguf
 from atom_models.checkpoint.quantization_files import quantization_beside
 from atom_models.checkpoint.weight_names import is_decoder_alone, weight_names
 
+# Models whose first token has the row behind that of padding in the table of positions.
+_POSITIONS_BEHIND_PADDING = ("roberta", "xlm-roberta")
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -72,15 +75,31 @@ class Checkpoint:
         known = [length for length in lengths if isinstance(length, int) and length > 0]
         if not known:
             raise CheckpointError(f"{self.path}: config.json lacks max_position_embeddings")
+        if self.model_type in _POSITIONS_BEHIND_PADDING:
+            # Of the table's rows the first ones, up to that of padding, are no token's.
+            return max(known) - int(config.get("pad_token_id") or 0) - 1
         return max(known)
 
     @cached_property
     def has_head(self) -> bool:
-        """Whether hidden states become logits: not in a decoder that was saved without a head and shares no table."""
+        """Whether hidden states become logits of tokens."""
+        return self.why_no_text is None
+
+    @cached_property
+    def why_no_text(self) -> str | None:
+        """Why the model writes no text, as the end of a sentence; None if it does."""
+        from atom_models.architectures.registry import has_labels, is_encoder
+
+        if is_encoder(self.architecture):
+            return f"{self.architecture} is an encoder"
+        if has_labels(self.architecture):
+            return f"{self.architecture} ends in scores of labels"
         if self.format == "gguf" or self.text_config.get("tie_word_embeddings"):
-            return True
+            return None
+        # A decoder that was saved without a head, and shares no table.
         names = weight_names(self.path)
-        return "lm_head.weight" in names or not is_decoder_alone(names)
+        has_head = "lm_head.weight" in names or not is_decoder_alone(names)
+        return None if has_head else "its checkpoint holds a decoder without a head"
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

@@ -12,11 +12,12 @@ from typing import Any
 
 from atom_models.checkpoint.errors import CheckpointError
 
-# Read by this package outside the config classes: the checkpoint, the rotation, the quantization, prediction layers.
+# Read outside the config classes: the checkpoint, the rotation, the quantization, prediction layers, vectors, scores.
 _READ_ELSEWHERE = """
     architectures model_type dtype torch_dtype quantization_config text_config rope_parameters max_position_embeddings
     max_sequence_length n_positions partial_rotary_factor original_max_position_embeddings rotary_dim bos_token_id
     eos_token_id num_nextn_predict_layers num_mtp_layers num_mtp_modules matryoshka_dimensions is_matryoshka
+    sentence_transformers sbert_ce_default_activation_function classifier_from_token
 """
 # What wrote the file, training, ways to compute the same numbers, and what other classes of transformers read.
 _WITHOUT_EFFECT = """

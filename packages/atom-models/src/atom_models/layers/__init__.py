@@ -15,6 +15,7 @@ from atom_models.layers.linear import (
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixers.attention import Attention
 from atom_models.layers.mixers.delta_net import ChannelDeltaNet, DeltaNet
+from atom_models.layers.mixers.encoder_attention import EncoderAttention
 from atom_models.layers.mixers.index import LightningIndex
 from atom_models.layers.mixers.mixer import Mixer
 from atom_models.layers.mixers.mla import LatentAttention, mla_scale
@@ -35,6 +36,7 @@ __all__ = [
     "ChannelDeltaNet",
     "ColumnParallelLinear",
     "DeltaNet",
+    "EncoderAttention",
     "ExpectedWeight",
     "Experts",
     "GatedActivation",

@@ -14,6 +14,7 @@ from torch import nn
 from tqdm import tqdm
 
 from atom_models.checkpoint import Checkpoint
+from atom_models.encoder import Encoder
 from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.quantization import ExpectedWeight
 from atom_models.weights.filling import check_fit, fill
@@ -35,7 +36,9 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, progress: bool = True
             The message names it.
     """
     if checkpoint.format == "safetensors":
-        load_tensors(model, open_safetensors(checkpoint.path), str(checkpoint.path), progress=progress)
+        source = open_safetensors(checkpoint.path)
+        renamed = RenamedSource(source, model.own_name) if isinstance(model, Encoder) else source
+        load_tensors(model, renamed, str(checkpoint.path), progress=progress)
         return
     source = open_gguf(checkpoint)
     order = check_fit(model, source.names(), str(checkpoint.path))

@@ -83,7 +83,7 @@ class Generation:
         pooling: Pooling | None = None,
         names: Names = SAME,
     ) -> Generation:
-        """Check every prompt, then submit them all: to generate, or with `pooling` to be embedded.
+        """Check every prompt, then submit them all: to generate, or with `pooling` to be embedded or classified.
 
         Errors name fields as `body` does, or as `names` has them where the client knows other names.
 
@@ -98,8 +98,10 @@ class Generation:
         try:
             params = await until_disconnect(request, state.engine.prepare(params))
             state.rates.take_prompt(caller, sum(len(prompt.token_ids) for prompt in prompts))
+            firsts = [prompt.num_first_tokens for prompt in prompts]
             checked = await until_disconnect(
-                request, state.engine.check_prompts([prompt.token_ids for prompt in prompts])
+                request,
+                state.engine.check_prompts([prompt.token_ids for prompt in prompts], firsts if any(firsts) else ()),
             )
             if caller.is_batch:
                 state.batch_share.check(

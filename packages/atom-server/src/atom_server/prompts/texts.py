@@ -19,10 +19,14 @@ MAX_TOKENS = 2**20
 
 
 class PromptTokens(NamedTuple):
-    """A tokenized prompt. `text` is what the client sent, where it sent text or wants it."""
+    """A tokenized prompt. `text` is what the client sent, where it sent text or wants it.
+
+    `num_first_tokens` of a pair of texts are the first one's, where the model is to tell the two apart; else 0.
+    """
 
     token_ids: list[int]
     text: str | None = None
+    num_first_tokens: int = 0
 
 
 async def encode_texts(
@@ -47,13 +51,14 @@ async def encode_texts(
     if limit is not None and (longest := max(map(len, texts), default=0)) > limit:
         message = f"the prompt has {longest} characters, which cannot fit the context of {context} tokens; send less"
         raise APIError(400, message, param=param, code="context_length_exceeded")
-    most_tokens = context - 1 if has_to_fit else MAX_TOKENS
+    most = state.engine.info.max_prompt_len
+    most_tokens = most if has_to_fit else MAX_TOKENS
     encoding = text_threads(state).encode(texts, add_special_tokens=add_special_tokens, most_tokens=most_tokens)
     try:
         return await until_disconnect(request, encoding)
     except TooManyTokensError as error:
         if has_to_fit:
-            raise prompt_too_long(error.num_tokens, context, param) from None
+            raise prompt_too_long(error.num_tokens, context, param, most=most) from None
         message = f"the text has {error.num_tokens} tokens; at most {MAX_TOKENS} are counted or cut here: send less"
         raise APIError(400, message, param=param, code="context_length_exceeded") from None
 
@@ -89,13 +94,13 @@ async def encode_prompts(
     encoded = iter(
         await encode_texts(request, texts, add_special_tokens=special, param=param, has_to_fit=fits) if texts else ()
     )
-    context = state.engine.info.max_model_len
+    info = state.engine.info
     tokenized = []
     for prompt in prompts:
         given = PromptTokens(next(encoded), prompt) if isinstance(prompt, str) else PromptTokens(prompt)
         kept = await cut_prompt(request, body, given, max_tokens)
-        if len(kept.token_ids) >= context:
-            raise prompt_too_long(len(kept.token_ids), context, param)
+        if len(kept.token_ids) > info.max_prompt_len:
+            raise prompt_too_long(len(kept.token_ids), info.max_model_len, param, most=info.max_prompt_len)
         if with_text and kept.text is None and state.engine.texts is not None:
             kept = PromptTokens(kept.token_ids, await decode_tokens(request, kept.token_ids))
         tokenized.append(kept)

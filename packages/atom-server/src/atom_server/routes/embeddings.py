@@ -34,7 +34,7 @@ _MAX_AT_ONCE = 4
 
 @router.post("/v1/embeddings", response_class=Response, openapi_extra=described(EmbeddingRequest))
 async def embeddings(request: Request) -> Response:
-    """A vector of length 1 for each prompt."""
+    """A vector for each prompt."""
     state, body, headers = await accepted(request, EmbeddingRequest)
     refuse_unsupported(body.model_extra)
     check_room(request, body)
@@ -47,15 +47,16 @@ async def embeddings(request: Request) -> Response:
     vectors = [choice.embedding for choice in collected if choice.embedding is not None]
     if len(vectors) < len(collected):
         raise APIError(500, "the engine gave no vector for a prompt")
-    write = partial(_write, body, generation, vectors)
+    write = partial(_write, body, generation, vectors, normalizes=pooling.normalizes)
     # Thousands of vectors take longer than others on the event loop should wait.
     content = write() if len(vectors) <= _MAX_AT_ONCE else await asyncio.to_thread(write)
     return Response(content, headers=headers, media_type="application/json")
 
 
-def _write(body: EmbeddingRequest, generation: Generation, vectors: list[list[float]]) -> bytes:
+def _write(body: EmbeddingRequest, generation: Generation, vectors: list[list[float]], *, normalizes: bool) -> bytes:
     num_tokens = generation.num_prompt_tokens
-    shown = [encode_vector(shortened(vector, body.dimensions), body.encoding_format) for vector in vectors]
+    kept = (shortened(vector, body.dimensions, normalizes=normalizes) for vector in vectors)
+    shown = [encode_vector(vector, body.encoding_format) for vector in kept]
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(shown)]
     answer: dict[str, Any] = {
         "object": "list",

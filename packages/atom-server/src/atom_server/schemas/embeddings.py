@@ -12,7 +12,7 @@ from atom_server.schemas.fields.model_request import MAX_INTEGER, PromptRequest
 
 
 class EmbeddingRequest(PromptRequest):
-    """Prompts to turn into vectors of length 1."""
+    """Prompts to turn into vectors."""
 
     engine_names: ClassVar[Mapping[str, str]] = {"prompt": "input"}
 

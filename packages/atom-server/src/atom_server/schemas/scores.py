@@ -31,10 +31,33 @@ Texts = Annotated[_TextList, BeforeValidator(as_list, json_schema_input_type=Tex
 Document = Annotated[Text, BeforeValidator(_document, json_schema_input_type=Text | TextObject)]
 
 
-class ScoreRequest(ModelRequest):
+class PairsRequest(ModelRequest):
+    """Queries and documents.
+
+    Attributes:
+        judged: the field whose texts a model that is no reranker judges behind the others.
+    """
+
+    judged: ClassVar[str]
+
+    instruction: Text | None = Field(
+        None, description="What is asked of documents; for rerankers that are told so, such as Qwen3-Reranker."
+    )
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each query with its document."""
+        raise NotImplementedError
+
+    def texts_in_order(self) -> list[tuple[str, str]]:
+        """Each text with the one that is judged behind it."""
+        return self.pairs()
+
+
+class ScoreRequest(PairsRequest):
     """Pairs of texts: one with each of a list, or two lists of one length, pair by pair."""
 
     engine_names: ClassVar[Mapping[str, str]] = {"prompt": "text_2"}
+    judged: ClassVar[str] = "text_2"
 
     text_1: Texts = Field(description="What comes first: a string, or a list of strings.")
     text_2: Texts = Field(description="What is judged after it: a string, or a list of strings.")
@@ -52,10 +75,11 @@ class ScoreRequest(ModelRequest):
         return list(zip(firsts, self.text_2, strict=True))
 
 
-class RerankRequest(ModelRequest):
-    """Documents to put in order by how likely the query is after each of them."""
+class RerankRequest(PairsRequest):
+    """Documents to put in order by how well they go with the query."""
 
     engine_names: ClassVar[Mapping[str, str]] = {"prompt": "documents"}
+    judged: ClassVar[str] = "query"
 
     query: Text
     documents: Annotated[list[Document], Field(fail_fast=True, min_length=1, max_length=MAX_TEXTS)] = Field(
@@ -71,5 +95,9 @@ class RerankRequest(ModelRequest):
         return len(self.documents)
 
     def pairs(self) -> list[tuple[str, str]]:
+        """The query with each document."""
+        return [(self.query, document) for document in self.documents]
+
+    def texts_in_order(self) -> list[tuple[str, str]]:
         """Each document, and the query to be judged after it."""
         return [(f"{document}\n", self.query) for document in self.documents]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atom_models import supported_architectures
+from atom_models.architectures.registry import has_labels, is_encoder
 from atom_vllm import compat, settings
 
 # Those whose layers are mixtures of experts go by another wrapper, as users of ROCm/ATOM know it.
@@ -10,9 +11,10 @@ _EXPERTS = ("Moe", "Mixtral", "Deepseek", "GptOss", "MiniMax")
 
 
 def overridden() -> tuple[str, ...]:
-    """Architectures that vLLM has, that we have, and that the user allows; sorted."""
+    """Architectures that write text, that vLLM has and we have, and that the user allows; sorted."""
     allowed = settings.allowed_architectures()
-    names = [name for name in supported_architectures() if compat.own_class(name) is not None]
+    decoders = (name for name in supported_architectures() if not is_encoder(name) and not has_labels(name))
+    names = [name for name in decoders if compat.own_class(name) is not None]
     if allowed is not None:
         unknown = sorted(allowed - set(names))
         if unknown:

@@ -15,9 +15,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CheckedPrompts:
-    """Prompts whose every token id is one of the model's; `InputProcessor.check_prompts` makes them."""
+    """Prompts whose every token id is one of the model's; `InputProcessor.check_prompts` makes them.
+
+    `num_first_tokens` is as in `Prompt`, for each of them; empty where no prompt is a pair.
+    """
 
     token_ids: Sequence[list[int]]
+    num_first_tokens: Sequence[int] = ()
 
 
 async def beside_the_loop(work: Callable[[], T], *, num_tokens: int) -> T:

@@ -34,7 +34,7 @@ from atom_core.engine.inputs.validation import (
     num_logprobs,
 )
 from atom_core.errors import InvalidRequestError
-from atom_core.messages import Pooling, Prompt, SamplingParams, Submission
+from atom_core.messages import Pooling, PoolingKind, Prompt, SamplingParams, Submission
 from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
 from atom_core.structured_output.constraints.choice import BackendSetting
 from atom_core.structured_output.constraints.grammar import GrammarError
@@ -74,15 +74,16 @@ class InputProcessor:
 
     @classmethod
     def of_engine(
-        cls, info: EngineInfo, args: EngineArgs, tokenizer: Tokenizer | None, *, can_generate: bool
+        cls, info: EngineInfo, args: EngineArgs, tokenizer: Tokenizer | None, *, why_no_text: str | None
     ) -> InputProcessor:
-        """The processor of an engine with these settings; `can_generate` is false for models that only embed."""
+        """The processor of an engine with these settings; `why_no_text` is as in `RequestLimits`."""
         limits = RequestLimits(
             info.max_model_len,
             info.vocab_size,
             info.max_num_seqs,
             max_request_logprobs=args.max_request_logprobs,
-            can_generate=can_generate,
+            why_no_text=why_no_text,
+            is_encoder=info.is_encoder,
             kv_role=None if (transfer := read_kv_transfer(args.kv_transfer_config)) is None else transfer.kv_role,
         )
         return cls(
@@ -136,8 +137,11 @@ class InputProcessor:
         token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
 
-    def check_prompts(self, prompts: Sequence[Sequence[int]]) -> CheckedPrompts:
+    def check_prompts(self, prompts: Sequence[Sequence[int]], num_first_tokens: Sequence[int] = ()) -> CheckedPrompts:
         """Check the token ids of prompts, so that `process` need not. Blocks, the longer the more there are.
+
+        Args:
+            num_first_tokens: of each prompt as in `Prompt`; none where no prompt is a pair.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.
@@ -145,7 +149,7 @@ class InputProcessor:
         for prompt in prompts:
             check_prompt_length(prompt, self.limits)
             check_prompt_ids(prompt, self.limits.vocab_size)
-        return CheckedPrompts([list(prompt) for prompt in prompts])
+        return CheckedPrompts([list(prompt) for prompt in prompts], num_first_tokens)
 
     def process(
         self,
@@ -192,9 +196,9 @@ class InputProcessor:
         Raises:
             InvalidRequestError: one of them cannot be served.
         """
-        if pooling not in get_args(Pooling):
-            allowed = ", ".join(map(repr, get_args(Pooling)))
-            raise InvalidRequestError(f"pooling is {pooling!r}; it must be one of {allowed}", "pooling")
+        if pooling.kind not in get_args(PoolingKind):
+            allowed = ", ".join(map(repr, get_args(PoolingKind)))
+            raise InvalidRequestError(f"pooling is {pooling.kind!r}; it must be one of {allowed}", "pooling")
         params = SamplingParams(seed=0, max_tokens=0)
         submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant)
         return msgspec.structs.replace(submission, kind="embed", pooling=pooling)
@@ -212,11 +216,12 @@ class InputProcessor:
         check_priority(priority)
         check_cache_salt(cache_salt)
         check_tenant(tenant)
-        checked = (prompts if isinstance(prompts, CheckedPrompts) else self.check_prompts(prompts)).token_ids
-        for token_ids in checked:
+        checked = prompts if isinstance(prompts, CheckedPrompts) else self.check_prompts(prompts)
+        for token_ids in checked.token_ids:
             self._check_lengths(token_ids, params)
+        pairs = zip(checked.token_ids, checked.num_first_tokens or [0] * len(checked.token_ids), strict=True)
         return Submission(
-            prompts=[self._prompt(token_ids, params) for token_ids in checked],
+            prompts=[self._prompt(token_ids, params, num_first) for token_ids, num_first in pairs],
             sampling_params=params,
             arrival_time=time.monotonic(),
             priority=priority,
@@ -229,13 +234,14 @@ class InputProcessor:
         check_lengths(params, self.limits, num_prompt_tokens=len(token_ids))
         check_num_logprobs(num_logprobs(params, self.limits, num_prompt_tokens=len(token_ids)), self.limits)
 
-    def _prompt(self, token_ids: list[int], params: SamplingParams) -> Prompt:
+    def _prompt(self, token_ids: list[int], params: SamplingParams, num_first_tokens: int) -> Prompt:
         room = self.limits.max_model_len - len(token_ids)
         return Prompt(
             request_id=str(next(self._ids)),
             token_ids=token_ids,
             seed=self._random.getrandbits(63) if params.seed is None else params.seed,
             max_tokens=room if params.max_tokens is None else params.max_tokens,
+            num_first_tokens=num_first_tokens,
         )
 
     def _resolve(self, params: SamplingParams) -> SamplingParams:

@@ -32,25 +32,32 @@ CACHE_SALT = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 class RequestLimits:
     """What a request may ask of this engine.
 
-    `can_generate` is false for models that only embed; `kv_role` is what the engine does for others, or they for it.
+    `why_no_text` is why a model writes none, as the end of a sentence; None where it does. An encoder's prompts may be
+    as long as its context. `kv_role` is what the engine does for others, or they for it.
     """
 
     max_model_len: int
     vocab_size: int
     max_num_seqs: int
     max_request_logprobs: int = 2**21
-    can_generate: bool = True
+    why_no_text: str | None = None
+    is_encoder: bool = False
     kv_role: KVRole | None = None
+
+    @property
+    def max_prompt_len(self) -> int:
+        """Tokens of a prompt at most; where text is written, one token has room behind it."""
+        return self.max_model_len if self.is_encoder else self.max_model_len - 1
 
 
 def check_prompt_length(token_ids: Sequence[int], limits: RequestLimits) -> None:
-    """Raise InvalidRequestError unless `token_ids` has at least one token, and leaves room for one more."""
+    """Raise InvalidRequestError unless `token_ids` has at least one token, and no more than the model takes."""
     if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
         raise InvalidRequestError(f"prompt is a {type(token_ids).__name__}; token ids are a list of integers", "prompt")
     if not token_ids:
         raise InvalidRequestError("prompt is empty; it must hold at least one token", "prompt", "empty_prompt")
-    if len(token_ids) >= limits.max_model_len:
-        raise prompt_too_long(len(token_ids), limits.max_model_len)
+    if len(token_ids) > limits.max_prompt_len:
+        raise prompt_too_long(len(token_ids), limits.max_model_len, most=limits.max_prompt_len)
 
 
 def check_prompt_ids(token_ids: Sequence[Any], vocab_size: int, *, name: str = "prompt") -> None:
@@ -80,21 +87,19 @@ def check_text(name: str, text: str) -> None:
         ) from None
 
 
-def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt") -> InvalidRequestError:
-    """The error for a prompt that leaves no room for a token; `param` is the field that it came from."""
+def prompt_too_long(num_tokens: int, max_model_len: int, param: str = "prompt", *, most: int) -> InvalidRequestError:
+    """The error for a prompt of more than `most` tokens; `param` is the field that it came from."""
+    together = "" if most == max_model_len else ", prompt and output together"
     message = (
-        f"prompt has {num_tokens} tokens; this model's context is {max_model_len} tokens, prompt and output together: "
-        f"send at most {max_model_len - 1}"
+        f"prompt has {num_tokens} tokens; this model's context is {max_model_len} tokens{together}: send at most {most}"
     )
     return InvalidRequestError(message, param, "context_length_exceeded")
 
 
 def check_sampling_params(params: SamplingParams, limits: RequestLimits) -> None:
     """Raise InvalidRequestError for the first parameter that is not allowed; the message names it and what is."""
-    if not limits.can_generate:
-        raise InvalidRequestError(
-            "this model cannot generate: its checkpoint holds a decoder without a head; it makes embeddings", "model"
-        )
+    if limits.why_no_text is not None:
+        raise InvalidRequestError(f"this model cannot generate: {limits.why_no_text}; it makes embeddings", "model")
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"sampling_params is a {type(params).__name__}; it must be SamplingParams")
     _number("temperature", params.temperature, 0, None)

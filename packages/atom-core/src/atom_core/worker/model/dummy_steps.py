@@ -30,7 +30,7 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -
     positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
     input_ids, geometries = torch.zeros_like(positions), (geometry,) * model.num_groups
     states = model.forward(input_ids, positions, geometries)
-    if model.stage.is_last:
+    if model.stage.is_last and not config.model.is_encoder:
         model.compute_whole_logits(states.hidden_TD[: config.max_num_samples])
     if (draft := model.draft) is not None:
         features_TD = draft.model.features(states.hidden_TD, states.aux)

@@ -42,6 +42,7 @@ class EngineModel:
             attention is told of a batch. Stages after the first have in a third place what they go on from.
         compute_logits: ``hidden_states [n, D] -> float32 [n, vocab]``, of several ranks each its columns of
             `vocabulary`; the last stage's alone.
+        classify: ``pooled hidden states [n, D] -> scores [n, labels]``; None where the model has no head for that.
         mixers: layers with a cache by their names, each with its `plan`.
         num_idle_weights: weights of the experts that a token does not choose.
         draft: a draft model that runs behind it; None without.
@@ -70,6 +71,7 @@ class EngineModel:
     mixers_of_stages: Mapping[str, Any] | None = None
     arriving: torch.Tensor | None = None
     balancer: ExpertBalancer | None = None
+    classify: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:
@@ -96,15 +98,27 @@ class EngineModel:
         return all(plan.captures_prompts for plan, _, _ in self.cached.plans)
 
     def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        geometries: Sequence[BatchGeometry],
+        token_types: torch.Tensor | None = None,
     ) -> LayerStates:
-        """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
-        with self.mixing(geometries):
-            return self.run_layers(input_ids, positions)
+        """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group.
 
-    def run_layers(self, input_ids: torch.Tensor, positions: torch.Tensor) -> LayerStates:
+        Args:
+            token_types: int64 ``[T]``, 1 in the second of two texts; None where there is none.
+        """
+        with self.mixing(geometries):
+            return self.run_layers(input_ids, positions, token_types)
+
+    def run_layers(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, token_types: torch.Tensor | None = None
+    ) -> LayerStates:
         """As `forward`, while the mixers are told of the batch."""
-        if self.arriving is None:
+        if token_types is not None:
+            output = self.run(input_ids, positions, token_types)
+        elif self.arriving is None:
             output = self.run(input_ids, positions)
         else:
             output = self.run(None, positions, self.arriving[: positions.shape[-1]])

@@ -81,6 +81,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         mixers_of_stages=_mixers_of_all_stages(checkpoint, context) if stage.count > 1 else None,
         arriving=None if stage.is_first else _room_for_arriving(config, model, context),
         balancer=_balancer(config, model, context),
+        classify=getattr(model, "classify", None),
     )
 
 

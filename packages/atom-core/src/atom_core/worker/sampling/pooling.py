@@ -1,6 +1,8 @@
-"""`Pooler`: one vector of unit length from the hidden states of a prompt, which may take several steps."""
+"""`Pooler`: one vector from the hidden states of a prompt, which may take several steps, or scores of labels."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -9,12 +11,14 @@ from atom_core.worker.steps.batch import ModelInput
 
 
 class Pooler:
-    """Adds up hidden states of the prompts that are embedded; one for each worker.
+    """Adds up hidden states of the prompts that are embedded or classified; one for each worker.
 
-    "mean" is the mean over all tokens of the prompt, "last" the state of its last token, "cls" that of its first.
+    Args:
+        classify: ``[n, D] -> [n, labels]``, the model's head; None where it has none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, classify: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        self._classify = classify
         self._open: dict[str, tuple[Pooling, int]] = {}
         self._sums: dict[str, torch.Tensor] = {}
 
@@ -29,25 +33,38 @@ class Pooler:
         return bool(self._open)
 
     def pool(self, step: SchedulerOutput, batch: ModelInput, hidden_TD: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Take a step's hidden states, after `update`: float32 ``[D]`` for each prompt that it completes, by index."""
+        """Take a step's hidden states, after `update`: a float32 vector for each prompt that it completes, by index."""
         pooled: dict[int, torch.Tensor] = {}
+        classified: list[int] = []
         for index, scheduled in enumerate(step.scheduled):
-            pooling, num_prompt_tokens = self._open.get(scheduled.request_id, (None, 0))
-            if pooling is None:
+            if scheduled.request_id not in self._open:
                 continue
+            pooling, num_prompt_tokens = self._open[scheduled.request_id]
             states_TD = hidden_TD[int(batch.rows.query_starts[index]) : int(batch.rows.query_starts[index + 1])]
-            if pooling == "mean":
-                # In double precision, so that the chunks of a long prompt do not show.
-                total_D = states_TD.sum(dim=0, dtype=torch.float64)
-                earlier_D = self._sums.get(scheduled.request_id)
-                self._sums[scheduled.request_id] = total_D = total_D if earlier_D is None else earlier_D + total_D
-            elif pooling == "cls":
-                if scheduled.num_computed_tokens == 0:
-                    self._sums[scheduled.request_id] = states_TD[0].double()
-                total_D = self._sums[scheduled.request_id]
-            else:
-                total_D = states_TD[-1].double()
-            if scheduled.num_computed_tokens + scheduled.num_new_tokens >= num_prompt_tokens:
-                # The length of a sum and of a mean differ, but not their direction.
-                pooled[index] = torch.nn.functional.normalize(total_D, dim=0).float()
+            total_D = self._take(scheduled.request_id, pooling, states_TD, is_first=scheduled.num_computed_tokens == 0)
+            if scheduled.num_computed_tokens + scheduled.num_new_tokens < num_prompt_tokens:
+                continue
+            if pooling.kind == "mean":
+                total_D = total_D / num_prompt_tokens
+            if pooling.classifies:
+                classified.append(index)
+            elif pooling.normalizes:
+                total_D = torch.nn.functional.normalize(total_D, dim=0)
+            pooled[index] = total_D.float()
+        if classified and self._classify is not None:
+            rows_nD = torch.stack([pooled[index] for index in classified]).to(hidden_TD.dtype)
+            pooled |= dict(zip(classified, self._classify(rows_nD).float(), strict=True))
         return pooled
+
+    def _take(self, request_id: str, pooling: Pooling, states_TD: torch.Tensor, *, is_first: bool) -> torch.Tensor:
+        """What is gathered of a prompt so far: in double precision, so that the chunks of a long one do not show."""
+        if pooling.kind == "last":
+            return states_TD[-1].double()
+        if pooling.kind == "cls":
+            if is_first:
+                self._sums[request_id] = states_TD[0].double()
+            return self._sums[request_id]
+        total_D = states_TD.sum(dim=0, dtype=torch.float64)
+        earlier_D = self._sums.get(request_id)
+        self._sums[request_id] = total_D = total_D if earlier_D is None else earlier_D + total_D
+        return total_D

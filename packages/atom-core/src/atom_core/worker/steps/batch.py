@@ -176,6 +176,7 @@ class ModelInput:
         graph: the shape of the graph that runs all of it; None where none does.
         places: int64 ``[n]`` on the device, where its tokens stand among those of the graph; None where they are the
             first. Geometries are then those of the graph.
+        token_types: int64 ``[T]`` on the device, 1 in the second of two texts; None where no request has two.
     """
 
     rows: StepRows
@@ -187,6 +188,7 @@ class ModelInput:
     sample_positions: torch.Tensor
     graph: GraphShape | None = None
     places: torch.Tensor | None = None
+    token_types: torch.Tensor | None = None
 
     @property
     def geometry(self) -> BatchGeometry:
@@ -200,6 +202,18 @@ class ModelInput:
     def of_sampling_rows(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """The rows ``[n, D]`` after which a token is sampled."""
         return hidden_TD if self.sampled_tokens is None else hidden_TD[self.sampled_tokens]
+
+
+def token_types(step: SchedulerOutput, rows: StepRows) -> torch.Tensor | None:
+    """``[T]`` on the host, 1 in the second of two texts; None where no request has two. Such prompts are whole."""
+    firsts = {request.request_id: request.num_first_tokens for request in step.new_requests if request.num_first_tokens}
+    if not firsts:
+        return None
+    types = np.zeros(rows.num_tokens, dtype=np.int64)
+    for index, scheduled in enumerate(step.scheduled):
+        if (num_first := firsts.get(scheduled.request_id)) is not None:
+            types[rows.query_starts[index] + num_first : rows.query_starts[index + 1]] = 1
+    return _tensor(types)
 
 
 def build_input(rows: StepRows, tables: HostTables, block_size: int) -> ModelInput:

@@ -125,7 +125,7 @@ class DeviceSteps:
         """See `Steps`."""
         shape = self._pieces.shape_of(batch.rows)
         if shape is None:
-            return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
+            return self._model.forward(batch.input_ids, batch.positions, batch.geometries, batch.token_types)
         return self._pieces.replay(batch, shape)
 
     def replay_model(self, batch: ModelInput) -> WholeStep | None:

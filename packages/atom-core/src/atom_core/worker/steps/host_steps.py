@@ -27,7 +27,7 @@ class HostSteps:
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
-        return self._model.forward(batch.input_ids, batch.positions, batch.geometries)
+        return self._model.forward(batch.input_ids, batch.positions, batch.geometries, batch.token_types)
 
     def replay_model(self, batch: ModelInput) -> WholeStep | None:
         """None: nothing is captured."""

@@ -1,0 +1,65 @@
+"""Attention of encoders as an operator: the problems that it is explained, checked and measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from atom_kernels.attention.encoder.cases import make_problem, make_step
+from atom_kernels.attention.encoder.problem import EncoderAttentionProblem
+from atom_kernels.attention.encoder.reference import encoder_attention
+from atom_kernels.mixers.cases import MixerStep
+from atom_kernels.mixers.operator import MixerOperator
+from atom_kernels.mixers.requests import Requests
+from atom_kernels.operator import Tolerance
+
+if TYPE_CHECKING:
+    from atom_kernels.platform import Platform
+
+_TOLERANCES = {"float32": Tolerance(2e-5, 2e-5), "bfloat16": Tolerance(2e-2, 2e-2)}
+# Heads, their size, and the window.
+_EXAMPLES: dict[str, tuple[int, int, int | None]] = {
+    "BERT-base, bge-base": (12, 64, None),
+    "XLM-R-large, bge-m3": (16, 64, None),
+    "ModernBERT-base, local layers": (12, 64, 64),
+}
+_PARITY_SHAPES = ((4, 64, None), (3, 16, 5), (2, 40, 64), (1, 128, 1))
+# A text of one token first, then odd lengths around the borders of windows and of runs of queries.
+_LENGTHS = (1, 6, 7, 66, 131, 300, 513)
+
+
+def _explained(platform: Platform) -> Iterator[tuple[str, EncoderAttentionProblem]]:
+    for label, (num_heads, head_dim, window) in _EXAMPLES.items():
+        problem = make_problem(num_heads, head_dim, platform.preferred_dtype, window=window)
+        yield f"{label}: {_describe(problem)}", problem
+
+
+def _parity_steps(platform: Platform) -> Iterator[tuple[EncoderAttentionProblem, MixerStep]]:
+    for dtype in _TOLERANCES:
+        for index, (num_heads, head_dim, window) in enumerate(_PARITY_SHAPES):
+            problem = make_problem(num_heads, head_dim, dtype, window=window)
+            yield problem, make_step(problem, _LENGTHS, rotary=bool(index % 2), seed=index)
+
+
+def _bench_steps(platform: Platform, requests: Requests) -> Iterator[tuple[str, EncoderAttentionProblem, MixerStep]]:
+    lengths = [length for _, length in requests]
+    for label, (num_heads, head_dim, window) in _EXAMPLES.items():
+        problem = make_problem(num_heads, head_dim, platform.preferred_dtype, window=window)
+        yield label, problem, make_step(problem, lengths, rotary=window is not None)
+
+
+def _describe(problem: EncoderAttentionProblem) -> str:
+    window = "" if problem.window is None else f", {problem.window} tokens on each side"
+    return f"{problem.num_heads} heads of {problem.head_dim}, {problem.dtype}{window}"
+
+
+ENCODER_ATTENTION = MixerOperator(
+    name=EncoderAttentionProblem.name,
+    contract=encoder_attention,
+    explained=_explained,
+    parity_steps=_parity_steps,
+    bench_steps=_bench_steps,
+    describe=_describe,
+    tolerance=_TOLERANCES,
+)
+OPS = (ENCODER_ATTENTION,)
