@@ -87,6 +87,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 }
 SETTINGS |= {"num_redundant_experts": (0, 0, None), "enable_eplb": (False, BOOLEANS)}
 SETTINGS |= {"eplb_window_size": (1000, 1, None), "eplb_step_interval": (3000, 1, None)}
+SETTINGS |= {"enable_lora": (False, BOOLEANS), "lora_modules": (None,)}
+SETTINGS |= {"max_loras": (8, 1, 256), "max_lora_rank": (16, 1, 512)}
 BOUNDED = [name for name, about in SETTINGS.items() if len(about) == 3]
 CHOSEN = [name for name, about in SETTINGS.items() if len(about) == 2]
 

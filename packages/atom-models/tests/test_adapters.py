@@ -154,4 +154,4 @@ def test_numbers_that_the_dtype_has_no_room_for_are_refused():
 def test_a_model_that_was_built_without_adapters_takes_none(tiny_llama):
     loaded = load_model(tiny_llama, progress=False)
     with pytest.raises(AdapterError, match="no linear of this model takes adapters"):
-        LoadedAdapters(loaded.model, "cpu", max_rank=16, dtype=torch.float32)
+        LoadedAdapters(loaded.model, loaded.context, max_rank=16)

@@ -20,7 +20,7 @@ class NewRequest(msgspec.Struct, frozen=True):
     """State that the worker must create: a request's first step, or its first after a preemption.
 
     `token_ids` holds prompt and everything generated so far; `num_prompt_tokens` of them are the prompt. `pooling` is
-    set where the hidden states of the prompt are asked for.
+    set where the hidden states of the prompt are asked for. `adapter_id` is that of `EngineRequest`.
     """
 
     request_id: str
@@ -30,6 +30,7 @@ class NewRequest(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...]
     sample_index: int
     pooling: Pooling | None = None
+    adapter_id: int = 0
 
 
 class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):

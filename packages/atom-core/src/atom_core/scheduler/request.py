@@ -201,6 +201,7 @@ class Request:
             eos_token_ids=self.engine_request.eos_token_ids,
             sample_index=self.engine_request.sample_index,
             pooling=self.engine_request.pooling if self.engine_request.kind == "embed" else None,
+            adapter_id=self.engine_request.adapter_id,
         )
 
     def take_prompt_logprobs(self, first: int, entries: list[TokenLogprobs] | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.factory import make_steps
+from atom_models.adapters.step import AdapterStep
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class RunningModel:
             return
         rows = StepRows.of(step, self.states.slots)
         judges = self._judges_prompts(rows)
-        batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds)
+        batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds, adapters=self._adapters_of(rows))
         self._device.begin_step()
         if self.model.balancer is not None:
             self.model.balancer.before_step()
@@ -183,6 +185,12 @@ class RunningModel:
             if drafts is None:
                 drafts = self._drafter.follow(forward.step, forward.batch, forward.states, sampled_n)
             return torch.cat([sampled_n, drafts]) if len(drafts) else sampled_n
+
+    def _adapters_of(self, rows: StepRows) -> AdapterStep | None:
+        """Which adapter each token of the step has; None where none has one."""
+        if self.model.adapters is None:
+            return None
+        return self.model.adapters.step(np.repeat(self.states.adapter_ids[rows.slots], rows.lengths))
 
     def _judges_prompts(self, rows: StepRows) -> bool:
         """Whether a request of the step wants to know how likely the tokens of its prompt are."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import nn
 
 from atom_models.adapters.adapted_linear import AdaptedLinear
@@ -14,6 +13,7 @@ from atom_models.adapters.adapter import Adapter
 from atom_models.adapters.errors import AdapterError
 from atom_models.adapters.reading import read_adapter
 from atom_models.adapters.step import AdapterStep
+from atom_models.build_context import BuildContext
 from atom_models.layers.linear import Linear
 
 
@@ -22,16 +22,15 @@ class LoadedAdapters:
 
     Args:
         model: the model; its linears have their weights, or get them later.
-        device: where it computes.
+        context: how it was built.
         max_rank: the largest rank that is taken.
-        dtype: what it computes in.
 
     Raises:
         AdapterError: none of its linears takes adapters.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device | str, *, max_rank: int, dtype: torch.dtype) -> None:
-        self._device, self._max_rank, self._dtype = device, max_rank, dtype
+    def __init__(self, model: nn.Module, context: BuildContext, *, max_rank: int) -> None:
+        self._device, self._dtype, self._max_rank = context.device, context.dtype, max_rank
         linears = (module.adapted for module in model.modules() if isinstance(module, Linear))
         self._linears: list[AdaptedLinear] = [adapted for adapted in linears if adapted is not None]
         self._shapes = {part.name: part.shape for linear in self._linears for part in linear.parts}

@@ -155,6 +155,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter_id: int = 0,
     ) -> Submission:
         """Check prompts that share their parameters, and resolve what they leave open.
 
@@ -164,7 +165,9 @@ class InputProcessor:
             InvalidRequestError: one of them cannot be served.
         """
         self.validate(params)
-        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant)
+        submission = self._submission(
+            prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant, adapter_id=adapter_id
+        )
         check_kv_transfer(params, self.limits.kv_role, len(submission.prompts))
         return msgspec.structs.replace(
             submission,
@@ -186,6 +189,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter_id: int = 0,
     ) -> Submission:
         """Check prompts whose embeddings are asked for.
 
@@ -196,7 +200,9 @@ class InputProcessor:
             allowed = ", ".join(map(repr, get_args(Pooling)))
             raise InvalidRequestError(f"pooling is {pooling!r}; it must be one of {allowed}", "pooling")
         params = SamplingParams(seed=0, max_tokens=0)
-        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant)
+        submission = self._submission(
+            prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant, adapter_id=adapter_id
+        )
         return msgspec.structs.replace(submission, kind="embed", pooling=pooling)
 
     def _submission(
@@ -207,6 +213,7 @@ class InputProcessor:
         priority: int,
         cache_salt: str,
         tenant: str,
+        adapter_id: int,
     ) -> Submission:
         """Checked prompts, with parameters as they came."""
         check_priority(priority)
@@ -222,6 +229,7 @@ class InputProcessor:
             priority=priority,
             cache_salt=cache_salt,
             tenant=tenant,
+            adapter_id=adapter_id,
         )
 
     def _check_lengths(self, token_ids: Sequence[int], params: SamplingParams) -> None:

@@ -12,6 +12,8 @@ import torch
 from atom_core.worker.model.cached_mixers import CachedMixers
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_kernels.protocols import BatchGeometry, Caches
+from atom_models.adapters.loaded import LoadedAdapters
+from atom_models.adapters.step import AdapterStep
 from atom_models.groups import WHOLE, Stage
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
@@ -54,6 +56,7 @@ class EngineModel:
         mixers_of_stages: those of all stages, by name; None where there is one stage.
         arriving: ``[most tokens, D]``, whose first rows hold what the stage before gave of a step; None in the first.
         balancer: moves experts between ranks; None where they stay.
+        adapters: what its linears can add; None where it was built to take none.
     """
 
     run: Callable[..., Any]
@@ -70,6 +73,7 @@ class EngineModel:
     mixers_of_stages: Mapping[str, Any] | None = None
     arriving: torch.Tensor | None = None
     balancer: ExpertBalancer | None = None
+    adapters: LoadedAdapters | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:
@@ -96,10 +100,14 @@ class EngineModel:
         return all(plan.captures_prompts for plan, _, _ in self.cached.plans)
 
     def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, geometries: Sequence[BatchGeometry]
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        geometries: Sequence[BatchGeometry],
+        adapters: AdapterStep | None = None,
     ) -> LayerStates:
         """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group."""
-        with self.mixing(geometries):
+        with self.mixing(geometries, adapters):
             return self.run_layers(input_ids, positions)
 
     def run_layers(self, input_ids: torch.Tensor, positions: torch.Tensor) -> LayerStates:
@@ -114,6 +122,8 @@ class EngineModel:
         """Float32 ``[n, vocab]``, on every rank."""
         return self.vocabulary.whole(self.compute_logits(hidden_nD))
 
-    def mixing(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
-        """Tell the mixers of a batch, whose `geometries` are one for each group."""
-        return self.cached.mixing(geometries)
+    def mixing(
+        self, geometries: Sequence[BatchGeometry], adapters: AdapterStep | None = None
+    ) -> AbstractContextManager[None]:
+        """Tell the mixers of a batch, whose `geometries` are one for each group, and linears of its adapters."""
+        return self.cached.mixing(geometries, adapters)

@@ -16,6 +16,7 @@ from atom_kernels.protocols import BatchGeometry
 
 if TYPE_CHECKING:
     from atom_core.worker.graphs.shapes import GraphShape
+    from atom_models.adapters.step import AdapterStep
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class ModelInput:
         graph: the shape of the graph that runs all of it; None where none does.
         places: int64 ``[n]`` on the device, where its tokens stand among those of the graph; None where they are the
             first. Geometries are then those of the graph.
+        adapters: which adapter each token has; None where none has one. No graph runs it otherwise.
     """
 
     rows: StepRows
@@ -187,6 +189,7 @@ class ModelInput:
     sample_positions: torch.Tensor
     graph: GraphShape | None = None
     places: torch.Tensor | None = None
+    adapters: AdapterStep | None = None
 
     @property
     def geometry(self) -> BatchGeometry:
