@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from atom_core.config.executor_backend import check_backend
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_kv_transfer
-from atom_core.config.lora import read_lora, read_modules
+from atom_core.config.lora.limits import read_lora
+from atom_core.config.lora.modules import read_modules
 from atom_core.config.offload import read_offload
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names

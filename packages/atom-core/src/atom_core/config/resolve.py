@@ -10,7 +10,7 @@ from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_travels, of_engine, read_kv_transfer
-from atom_core.config.lora import read_lora
+from atom_core.config.lora.limits import read_lora
 from atom_core.config.offload import check_offload, read_offload
 from atom_core.config.options import ConfigError
 from atom_core.config.parallel import resolve_parallel

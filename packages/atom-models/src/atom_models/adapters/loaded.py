@@ -25,6 +25,9 @@ class LoadedAdapters:
         context: how it was built.
         max_rank: the largest rank that is taken.
 
+    Attributes:
+        linears: inputs and outputs, over all ranks, of each linear that takes adapters, by its name.
+
     Raises:
         AdapterError: none of its linears takes adapters.
     """
@@ -33,7 +36,7 @@ class LoadedAdapters:
         self._device, self._dtype, self._max_rank = context.device, context.dtype, max_rank
         linears = (module.adapted for module in model.modules() if isinstance(module, Linear))
         self._linears: list[AdaptedLinear] = [adapted for adapted in linears if adapted is not None]
-        self._shapes = {part.name: part.shape for linear in self._linears for part in linear.parts}
+        self.linears = {part.name: part.shape for linear in self._linears for part in linear.parts}
         self._loaded: dict[int, Adapter] = {}
         if not self._linears:
             raise AdapterError(
@@ -60,7 +63,7 @@ class LoadedAdapters:
         Raises:
             AdapterError: it cannot be served; nothing has changed then.
         """
-        self.attach(adapter_id, read_adapter(folder, self._shapes, max_rank=self._max_rank))
+        self.attach(adapter_id, read_adapter(folder, self.linears, max_rank=self._max_rank))
 
     def attach(self, adapter_id: int, adapter: Adapter) -> None:
         """Has the linears take an adapter that was read before; raises AdapterError as `load`."""

@@ -1,1 +1,1 @@
-"""Adapters of an engine: their names on the side of callers, and their use on the side of the engine."""
+"""Adapters of an engine: their names for callers, and their use by requests."""

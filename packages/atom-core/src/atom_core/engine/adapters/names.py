@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.config.lora import NAME, read_lora
+from atom_core.config.lora.limits import read_lora
+from atom_core.config.lora.modules import NAME
 from atom_core.config.sections import LoRAConfig
 from atom_core.errors import AdapterError, InvalidRequestError
 from atom_core.messages import NamedAdapter
