@@ -7,6 +7,7 @@ import sys
 
 from benchmarks import (
     acceptance,
+    adapters,
     all_reduce,
     apart,
     blocks,
@@ -38,6 +39,7 @@ COMMANDS = {
     "pace": pace,
     "ranks": ranks,
     "replicas": replicas,
+    "adapters": adapters,
     "offload": offload,
     "apart": apart,
     "blocks": blocks,

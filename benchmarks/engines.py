@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ class Ours:
         with_text: bool = False,
         quantization: str = "none",
         tensor_parallel_size: int = 1,
+        adapters: Mapping[str, str] | None = None,
+        max_lora_rank: int = 16,
     ) -> None:
         self._engine = LLMEngine(
             str(path),
@@ -37,14 +39,19 @@ class Ours:
             max_num_seqs=max_num_seqs,
             skip_tokenizer_init=not with_text,
             tensor_parallel_size=tensor_parallel_size,
+            lora_modules=adapters,
+            max_loras=max(len(adapters or {}), 1),
+            max_lora_rank=max_lora_rank,
         )
         self._vocab_size = self._engine.info.vocab_size
         self._max_model_len = max_model_len
         self._random = random.Random(1)
         self._open: list[str] = []
 
-    def decoder(self, batch_size: int, context: int) -> Callable[[], object]:
-        """Requests that all decode when this returns, with a step of theirs on its way."""
+    def decoder(
+        self, batch_size: int, context: int, adapters: Sequence[str | None] | None = None
+    ) -> Callable[[], object]:
+        """Requests that all decode when this returns, with a step of theirs on its way; each may have an adapter."""
         self._drop()
         counts: dict[str, int] = {}
 
@@ -53,7 +60,7 @@ class Ours:
 
         params = SamplingParams(temperature=0.0, max_tokens=self._max_model_len - context, ignore_eos=True)
         prompts = [random_tokens(self._random, context, self._vocab_size) for _ in range(batch_size)]
-        self._open = self._engine.add_request(prompts, params, stream_callback=count)
+        self._open = self._engine.add_request(prompts, params, stream_callback=count, adapter=adapters)
         while len(counts) < batch_size:
             self._engine.step()
         return self._engine.step

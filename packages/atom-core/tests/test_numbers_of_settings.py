@@ -48,8 +48,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "kv_offload_memory": (None, 1024, None),
     "kv_offload_folder": (None,),
     "kv_offload_disk": (None,),
-    "kv_events_config": (None,),
-    "kv_transfer_config": (None,),
     "strict_memory": (False, BOOLEANS),
     "num_kv_blocks": (None, 1, None),
     "max_num_seqs": (512, 1, 65536),
@@ -86,7 +84,9 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "mark_trace": (False, BOOLEANS),
 }
 SETTINGS |= {"num_redundant_experts": (0, 0, None), "enable_eplb": (False, BOOLEANS)}
-SETTINGS |= {"eplb_window_size": (1000, 1, None), "eplb_step_interval": (3000, 1, None)}
+SETTINGS |= {"eplb_window_size": (1000, 1, None), "eplb_step_interval": (3000, 1, None), "max_loras": (8, 1, 256)}
+SETTINGS |= dict.fromkeys(("kv_events_config", "kv_transfer_config", "lora_modules"), (None,))
+SETTINGS |= {"enable_lora": (False, BOOLEANS), "max_lora_rank": (16, 1, 512)}
 BOUNDED = [name for name, about in SETTINGS.items() if len(about) == 3]
 CHOSEN = [name for name, about in SETTINGS.items() if len(about) == 2]
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from atom_core import SamplingParams
+from atom_core.errors import AdapterError
 from atom_core.messages import StructuredOutputParams
 from converted_gguf import write_gguf
 from quantized_checkpoints import PUBLISHED, write_quantized
@@ -28,6 +29,7 @@ from shared_ranks import (
     outputs,
     tokens_of_one_process,
 )
+from tiny_adapters import make_adapter
 from tiny_architectures import FAMILIES, PAST_EVERY_WINDOW, make_tiny
 from tiny_models import make_tiny_llama
 
@@ -104,6 +106,31 @@ def test_greedy_drafts_of_prediction_layers_change_no_token_of_two_ranks(ranks, 
             found.append(outputs(engine, params=GREEDY))
             assert (engine.stats.num_draft_tokens > 40) == bool(given)
     assert found[0] == found[1]
+
+
+def test_two_ranks_compute_each_request_with_its_adapter_as_one_does(ranks, tiny_llama, tmp_path):
+    folders = {str(seed): str(make_adapter(tmp_path / str(seed), tiny_llama, seed=seed, std=0.1)) for seed in (1, 2)}
+    names = [None, "1", "2"] * 2
+    found = []
+    for group in (None, ranks):
+        with make_engine(tiny_llama, group, lora_modules=folders) as engine:
+            found.append(engine.generate(PROMPTS, PARAMS, use_tqdm=False, adapter=names))
+            with pytest.raises(AdapterError, match="is no folder"):
+                engine.load_adapter("absent", str(tmp_path / "absent"))
+            engine.unload_adapter("1")
+            engine.load_adapter("1", folders["2"])
+            found.append(engine.generate(PROMPTS, PARAMS, use_tqdm=False, adapter=names))
+    answers = [[answer["token_ids"] for answer in each] for each in found]
+    assert answers[:2] == answers[2:]
+    assert answers[0][1] != answers[1][1]
+
+
+def test_an_adapter_that_a_rank_cannot_serve_is_refused_and_the_ranks_go_on(ranks, tiny_llama, tiny_llama2, tmp_path):
+    other = make_adapter(tmp_path, tiny_llama2)
+    with make_engine(tiny_llama, ranks, enable_lora=True) as engine:
+        with pytest.raises(AdapterError, match=r"lora_B of .*k_proj has the shape"):
+            engine.load_adapter("other", str(other))
+        assert len(outputs(engine)) == len(PROMPTS)
 
 
 WAYS = {

@@ -161,6 +161,7 @@ def test_every_route_of_the_administrator_is_closed_to_other_keys(front):
     assert closed == {
         *("/debug/requests", "/abort_requests", "/reset_prefix_cache", "/pause", "/resume", "/is_paused"),
         *("/sleep", "/wake_up", "/is_sleeping", "/start_profile", "/stop_profile"),
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     }
 
 

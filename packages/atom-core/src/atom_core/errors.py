@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atom_core.failure import Failure
+from atom_models.adapters.errors import AdapterError as AdapterError
 
 
 class InvalidRequestError(ValueError):

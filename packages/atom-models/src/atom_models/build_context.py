@@ -43,6 +43,7 @@ class BuildContext:
         aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
         place_experts: says which rank holds which experts of a mixture, where `groups` spreads whole ones.
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
+        takes_adapters: linears can take adapters; then no kernel runs one together with its neighbors.
     """
 
     platform: Platform = field(default_factory=detect_platform)
@@ -58,6 +59,7 @@ class BuildContext:
     aux_hidden_states: tuple[int, ...] = ()
     place_experts: PlaceExperts = place_contiguously
     num_drafts: int = 0
+    takes_adapters: bool = False
 
     @property
     def collectives(self) -> Collectives:

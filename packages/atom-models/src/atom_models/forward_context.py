@@ -1,4 +1,4 @@
-"""What mixers read beside their inputs: the caches and the metadata of the step that is running.
+"""What layers read beside their inputs: the caches, the metadata and the adapters of the step that is running.
 
 Each thread has its own, since engines of one process run in threads of theirs. It is read inside an opaque op, so that
 no traced graph ever holds it.
@@ -16,6 +16,7 @@ import torch
 
 if TYPE_CHECKING:
     from atom_kernels.protocols import Caches
+    from atom_models.adapters.step import AdapterStep
     from atom_models.layers.mixers.mixer import Mixer
 
 Mix = Callable[..., torch.Tensor]
@@ -26,19 +27,21 @@ BetweenGraphs = Callable[[Mix, Sequence[torch.Tensor], torch.Tensor], None]
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """One step's state for every mixer.
+    """One step's state for every mixer, and for linears with adapters.
 
     Attributes:
         kv_caches: layer name -> its cache tensors, as its plan's layout lists them.
         metadata: layer name -> what its plan's `build_metadata` made of this step's batch.
         mixers: the layers themselves by name, which a traced model calls by name; an eager one needs none.
         between_graphs: takes mixers out of the graphs while a step is captured in pieces; else None.
+        adapters: which adapter each token has; None where none has one.
     """
 
     kv_caches: Mapping[str, Caches]
     metadata: Mapping[str, Any]
     mixers: Mapping[str, Mixer] = field(default_factory=dict)
     between_graphs: BetweenGraphs | None = None
+    adapters: AdapterStep | None = None
 
     def mixer(self, name: str) -> Mixer:
         """The layer of that name.
@@ -79,6 +82,12 @@ def get_forward_context() -> ForwardContext:
         raise RuntimeError(
             "no forward context: run the model inside `with set_forward_context(ForwardContext(...))`, in one thread"
         ) from None
+
+
+def step_of_adapters() -> AdapterStep | None:
+    """Which adapters the tokens have of the step that this thread runs; None where none has one."""
+    context = _current.get(None)
+    return None if context is None else context.adapters
 
 
 def mix_in_step(

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from atom_core import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError, ProfilerError
+from atom_core.errors import AdapterError
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,8 @@ def as_api_error(error: Exception) -> APIError:
             return APIError(503, error.message, param=error.param, code=error.code, headers=RETRY_AFTER)
         case InvalidRequestError():
             return APIError(400, error.message, param=error.param, code=error.code)
+        case AdapterError():
+            return APIError(400, str(error), code="invalid_adapter")
         case EngineAsleepError():
             return sleeping()
         case EngineBusyError():
@@ -160,6 +163,6 @@ def install_error_handlers(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         return as_api_error(error).response(request.url.path)
 
-    of_engine = (InvalidRequestError, EngineAsleepError, EngineBusyError, EngineDeadError, ProfilerError)
+    of_engine = (AdapterError, InvalidRequestError, EngineAsleepError, EngineBusyError, EngineDeadError, ProfilerError)
     for kind in (APIError, *of_engine, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)

@@ -58,6 +58,8 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
     """
     own_name = _own_name(engine.info.model)
     names = options.served_model_names or (own_name,)
+    if twice := sorted(engine.adapters.loaded.keys() & set(names)):
+        raise ConfigError(f"lora_modules has the name {twice[0]}, by which the model is served: choose another one")
     template = load_template(engine.tokenizer, options.chat_template)
     declared = load_response_template(engine.tokenizer, options.response_template)
     keys = KeyRing.of(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from atom_core import AsyncEngine, Tokenizer
+    from atom_core.messages import NamedAdapter
     from atom_server.access.keys import KeyRing
     from atom_server.access.rate_limits import RateLimits
     from atom_server.batches.worker import BatchWorker
@@ -102,11 +104,20 @@ class ServerState:
             return self.model_name
         # Clients that were told the folder or the file may go on with it, where nobody chose other names.
         is_path = not self.options.served_model_names and name == self.engine.info.model
-        if name not in self.served_names and not is_path:
-            served = ", ".join(self.served_names)
+        if name not in self.served_names and name not in self.adapters and not is_path:
+            served = ", ".join((*self.served_names, *self.adapters))
             message = f"the model {name[:200]!r} is not served here; served: {served}"
             raise APIError(404, message, param="model", code="model_not_found")
         return name
+
+    @property
+    def adapters(self) -> Mapping[str, NamedAdapter]:
+        """What requests may name in the place of the model."""
+        return self.engine.adapters.loaded
+
+    def adapter_of(self, name: str | None) -> str:
+        """The adapter that a request asks for by the name of a model; "" where it asks for the model itself."""
+        return name if name is not None and name in self.adapters else ""
 
     def check_takes_requests(self) -> None:
         """Raise APIError 503 while the server is going down or its engine is gone or sleeps."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from atom_core.config.executor_backend import check_backend
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_kv_transfer
+from atom_core.config.lora.limits import read_lora
+from atom_core.config.lora.modules import read_modules
 from atom_core.config.offload import read_offload
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
@@ -28,6 +30,7 @@ _scheduler = partial(option, section="Scheduler")
 _parallel = partial(option, section="Parallelism")
 _compile = partial(option, section="Compilation")
 _speculation = partial(option, section="Speculation")
+_lora = partial(option, section="LoRA")
 _structured = partial(option, section="Structured output")
 _profiler = partial(option, section="Profiling")
 
@@ -292,6 +295,18 @@ class EngineArgs:
         "are kept, 10000; 0 looks into the request alone), _max_spec_factor (guesses for each token that agrees, 1) "
         "and _min_token_prob (part of the places where a guess must have followed, 0.1).",
     )
+    enable_lora: bool = _lora(
+        False, "Linears take low-rank adapters, which are loaded while the server runs (see lora.md)."
+    )
+    lora_modules: Mapping[str, str] | None = _lora(
+        None,
+        "Adapters to load at the start, each as name=path of a folder that PEFT saved; a request's model names one. "
+        "They imply enable_lora.",
+        kind="words",
+        read=read_modules,
+    )
+    max_loras: int = _lora(8, "Adapters that are loaded at a time, at most.", minimum=1, maximum=256)
+    max_lora_rank: int = _lora(16, "The largest rank of an adapter.", minimum=1, maximum=512)
     structured_output_backend: str = _structured(
         "auto",
         "Library that makes grammars' masks; auto takes xgrammar where it is installed, enforces all and is quick.",
@@ -320,6 +335,7 @@ class EngineArgs:
         refuse_for_experts(self)
         check_backend(self)
         refuse_in_stages(self, read_speculation(self))
+        read_lora(self)
         if read_kv_events(self.kv_events_config) is not None and not self.enable_prefix_caching:
             raise ConfigError("kv_events_config tells of cached prefixes: leave enable_prefix_caching on")
 

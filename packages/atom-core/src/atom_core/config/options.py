@@ -12,7 +12,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-Kind = Literal["text", "integer", "number", "switch", "integers", "bytes", "json"]
+Kind = Literal["text", "integer", "number", "switch", "integers", "bytes", "json", "words"]
 
 
 class ConfigError(ValueError):
@@ -25,7 +25,7 @@ class Option:
 
     Attributes:
         name: the field's name, in snake case.
-        kind: how its value is read. The field's type decides, unless it is "bytes".
+        kind: how its value is read. The field's type decides, unless it is "bytes" or "words".
         default: None means that it is chosen at start, as `help` says.
         help: one sentence for people; also the generated documentation.
         section: heading under which it is documented.
@@ -33,6 +33,7 @@ class Option:
         minimum, maximum: inclusive bounds of numbers.
         within_cores: a number may not be larger than that of this machine's cores.
         short: a short flag, e.g. "-tp".
+        read: makes a value of words, called with the name of the setting and what was given.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Option:
     maximum: float | None = None
     within_cores: bool = False
     short: str | None = None
+    read: Callable[[str, Any], Any] | None = None
 
     @property
     def flag(self) -> str:
@@ -57,7 +59,7 @@ class Option:
             if self.default is None:
                 return None
             raise ConfigError(f"{self.name} must not be None; the default is {self.default!r}")
-        value = _READERS[self.kind](self.name, value)
+        value = (self.read or _READERS[self.kind])(self.name, value)
         if self.choices is not None and value not in self.choices:
             allowed = ", ".join(map(str, self.choices))
             raise ConfigError(f"{self.name} is {value!r}; allowed are {allowed}")
@@ -115,8 +117,9 @@ def _add_flag(group: argparse._ArgumentGroup, entry: Option) -> None:
     settings: dict[str, Any] = {"dest": entry.name, "default": None}
     if entry.kind == "switch":
         settings["action"] = argparse.BooleanOptionalAction
-    elif entry.kind == "integers":
-        settings |= {"nargs": "+", "metavar": "N", "type": _argument_reader(entry, lambda value: value)}
+    elif entry.kind in ("integers", "words"):
+        metavar = "N" if entry.kind == "integers" else "NAME=PATH"
+        settings |= {"nargs": "+", "metavar": metavar, "type": _argument_reader(entry, lambda value: value)}
     else:
         settings |= {"metavar": entry.name.rsplit("_", 1)[-1].upper(), "type": _argument_reader(entry, entry.check)}
     flags = [flag for flag in (entry.short, entry.flag) if flag]

@@ -11,6 +11,7 @@ from atom_core.config.draft_model import find_draft_model
 from atom_core.config.encoders import of_encoder
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_travels, of_engine, read_kv_transfer
+from atom_core.config.lora.limits import read_lora
 from atom_core.config.offload import check_offload, read_offload
 from atom_core.config.options import ConfigError
 from atom_core.config.parallel import resolve_parallel
@@ -70,6 +71,7 @@ def resolve_config(
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
         speculation=find_draft_model(speculation, args, checkpoint, model.max_model_len),
+        lora=read_lora(args),
         choices=tuple(choices),
     )
 

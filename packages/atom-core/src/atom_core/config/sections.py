@@ -170,8 +170,19 @@ class ProfilerConfig:
 
 
 @dataclass(frozen=True)
+class LoRAConfig:
+    """How many low-rank adapters may be loaded at a time, and their largest rank."""
+
+    max_loras: int
+    max_rank: int
+
+
+@dataclass(frozen=True)
 class EngineConfig:
-    """Everything an engine runs on. `choices` has a line for each value that was chosen for the user."""
+    """Everything an engine runs on. `choices` has a line for each value that was chosen for the user.
+
+    `lora` is None where linears take no adapters.
+    """
 
     model: ModelConfig
     cache: CacheConfig
@@ -182,6 +193,7 @@ class EngineConfig:
     device: str
     structured_output: StructuredOutputConfig = field(default_factory=StructuredOutputConfig)
     speculation: SpeculationConfig | None = None
+    lora: LoRAConfig | None = None
     choices: tuple[str, ...] = ()
 
     @property

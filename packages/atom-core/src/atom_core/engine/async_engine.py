@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.adapters.names import AdapterNames
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts, beside_the_loop
@@ -26,7 +27,7 @@ from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.errors import EngineStartError
-from atom_core.messages import Pooling, PoolingKind, SamplingParams, StepStats
+from atom_core.messages import NamedAdapter, Pooling, PoolingKind, SamplingParams, StepStats
 from atom_core.tokenization import TextThreads, Tokenizer
 
 
@@ -41,6 +42,7 @@ class AsyncEngine:
         judging: how it scores pairs of texts, and what labels it has.
         queue_limits: how much may run and wait.
         control: what is asked of the engine as a whole, such as a pause.
+        adapters: those that requests may name.
     """
 
     info: EngineInfo
@@ -50,6 +52,7 @@ class AsyncEngine:
     tokenizer: Tokenizer | None
     texts: TextThreads | None
     control: EngineControl
+    adapters: AdapterNames
 
     def __init__(self, args: EngineArgs) -> None:
         self.tokenizer = None
@@ -105,6 +108,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter: str = "",
     ) -> RequestStream:
         """News of all ``n`` samples until each is finished; `RequestOutput.index` tells which. Closing it aborts.
 
@@ -117,7 +121,8 @@ class AsyncEngine:
             EngineDeadError: where the engine is already dead. If it dies later, each sample gets an output with
                 finish_reason "error".
         """
-        return self.submit([prompt_token_ids], sampling_params, priority=priority, cache_salt=cache_salt, tenant=tenant)
+        about = {"priority": priority, "cache_salt": cache_salt, "tenant": tenant, "adapter": adapter}
+        return self.submit([prompt_token_ids], sampling_params, **about)
 
     def embed(
         self,
@@ -127,6 +132,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter: str = "",
     ) -> RequestStream:
         """The embedding of a prompt, as a `RequestOutput` with `embedding`. Without `pooling` it is the model's own.
 
@@ -134,7 +140,8 @@ class AsyncEngine:
             InvalidRequestError, EngineDeadError: as `generate`.
         """
         wanted = self.embedding_model.choose_pooling(pooling)
-        return self.submit([prompt_token_ids], wanted, priority=priority, cache_salt=cache_salt, tenant=tenant)
+        about = {"priority": priority, "cache_salt": cache_salt, "tenant": tenant, "adapter": adapter}
+        return self.submit([prompt_token_ids], wanted, **about)
 
     def submit(
         self,
@@ -144,6 +151,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter: str = "",
     ) -> RequestStream:
         """One stream for several prompts, all of which are checked before any of them runs.
 
@@ -152,6 +160,7 @@ class AsyncEngine:
             wanted: how to generate, as `generate`, or how to make embeddings, as `embed`.
             tenant: who asks. Tenants that wait for each other have equal shares of the engine, and each leaves
                 room in the queue to others.
+            adapter: the name of the adapter that computes them; "" for the model without one.
 
         Returns news of each by its `request_id`: `RequestStream.request_ids` has them in the order of the prompts.
 
@@ -165,6 +174,7 @@ class AsyncEngine:
         num_tokens = sum(len(prompt) for prompt in given if isinstance(prompt, Sequence))
         self.check_room(len(given), n if isinstance(n, int) else 1, num_tokens=num_tokens, tenant=tenant)
         inputs = {"priority": priority, "cache_salt": cache_salt, "tenant": tenant}
+        inputs["adapter_id"] = self.adapters.id_of(adapter)
         if isinstance(wanted, Pooling):
             submission = self._inputs.process_embedding(prompts, wanted, **inputs)
         else:
@@ -234,6 +244,23 @@ class AsyncEngine:
                 check_prompt_ids(prompt, self.info.vocab_size, name=name)
 
         await beside_the_loop(check, num_tokens=sum(map(len, prompts)))
+
+    async def load_adapter(self, name: str, folder: str) -> NamedAdapter:
+        """Read an adapter of a folder that PEFT saved; requests may name it once this returns.
+
+        Raises:
+            AdapterError: it cannot be served, or the name or all places are taken.
+        """
+        adapter = await asyncio.to_thread(self.adapters.prepared, name, folder)
+        return await self._load_adapter(adapter)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Take no further request for an adapter; it leaves the memory once those that are open have ended.
+
+        Raises:
+            AdapterError: nothing is called so.
+        """
+        await self.control.unload_adapter(self.adapters.remove(name).id)
 
     async def abort(self, stream: RequestStream) -> None:
         """End the open samples of a stream: each gets finish_reason "abort", then the stream ends."""
@@ -324,6 +351,7 @@ class AsyncEngine:
 
     async def _start(self) -> None:
         started = time.perf_counter()
+        self.adapters, at_start = await asyncio.to_thread(AdapterNames.of, self._args)
         checkpoint = await asyncio.to_thread(open_model, self._args)
         self._replicas.spawn(checkpoint.path)
         self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
@@ -336,6 +364,8 @@ class AsyncEngine:
         why_no_text = await asyncio.to_thread(lambda: checkpoint.why_no_text)
         self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, why_no_text=why_no_text)
         self._open = OpenRequests(self.tokenizer, self._abort)
+        for adapter in at_start:
+            await self._load_adapter(adapter)
         self._started_within = time.perf_counter() - started
         self._take_infos()
 
@@ -353,6 +383,16 @@ class AsyncEngine:
             samples=self._args.max_num_queued_requests,
             tokens=self._args.max_num_queued_tokens,
         )
+
+    async def _load_adapter(self, adapter: NamedAdapter) -> NamedAdapter:
+        self.adapters.reserve(adapter)
+        try:
+            await self.control.load_adapter(adapter)
+        except BaseException:
+            self.adapters.release(adapter)
+            raise
+        self.adapters.add(adapter)
+        return adapter
 
     async def _end_open(self) -> None:
         self._replicas.abort(self._open.all_ids())

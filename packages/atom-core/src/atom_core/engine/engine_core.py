@@ -9,15 +9,16 @@ from collections.abc import Sequence
 import msgspec
 
 from atom_core.config.sections import EngineConfig
+from atom_core.engine.adapters.in_use import AdaptersInUse
 from atom_core.engine.assembly import engine_info, make_publisher, make_scheduler
 from atom_core.engine.deadlines import Deadlines
 from atom_core.engine.steps_in_flight import Step, StepsInFlight
 from atom_core.engine.warming_up import WarmingUp
-from atom_core.errors import EngineBusyError
+from atom_core.errors import AdapterError, EngineBusyError
 from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor
 from atom_core.failure import Failure
-from atom_core.messages import EngineOutput, EngineRequest, RequestState, StepStats, Submission
+from atom_core.messages import EngineOutput, EngineRequest, NamedAdapter, RequestState, StepStats, Submission
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.tokenization import Tokenizer
 from atom_models import open_checkpoint
@@ -48,6 +49,7 @@ class EngineCore:
             self._executor.shutdown()
             raise
         self._scheduler = make_scheduler(config, runner)
+        self._adapters = AdaptersInUse(self._executor, 0 if config.lora is None else config.lora.max_loras)
         self._constrained = ConstrainedRequests(
             lambda: Tokenizer.of_model(open_checkpoint(config.model.path), config.model.tokenizer),
             vocab_size=config.model.vocab_size,
@@ -80,6 +82,10 @@ class EngineCore:
         if self.is_asleep:
             self._refuse(request, "the engine sleeps", "sleeping")
             return
+        if not self._adapters.takes(request.adapter_id):
+            self._refuse(request, "its adapter was unloaded", "model_not_found")
+            return
+        self._adapters.add(request)
         self._deadlines.add(request)
         if request.sampling_params.is_constrained:
             self._constrained.hold(request)
@@ -161,6 +167,20 @@ class EngineCore:
         """No later request finds what was cached so far; what runs goes on."""
         self._scheduler.forget_prefixes()
         self._tell_events()
+
+    def load_adapter(self, adapter: NamedAdapter) -> None:
+        """Have the workers read an adapter; requests with its number may come once this returns.
+
+        Raises:
+            AdapterError: it cannot be served, or not now; nothing has changed then.
+        """
+        if self.is_asleep:
+            raise AdapterError("the engine sleeps: wake it up before an adapter is loaded")
+        self._adapters.load(adapter)
+
+    def unload_adapter(self, adapter_id: int) -> None:
+        """Refuse further requests of an adapter, and let go of it once the last one that is open has ended."""
+        self._adapters.unload(adapter_id)
 
     def sleep(self, level: int) -> None:
         """Forget what is cached, and give back the memory of the cache and of the weights.
@@ -303,6 +323,7 @@ class EngineCore:
     def _take_news(self) -> list[EngineOutput]:
         self._tell_events()
         news, self._news = self._news, []
+        self._adapters.take(news)
         return news
 
 

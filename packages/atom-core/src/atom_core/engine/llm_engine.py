@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.adapters.names import AdapterNames
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.info import EngineInfo
@@ -21,11 +22,12 @@ from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
-from atom_core.messages import EngineOutput, PoolingKind, SamplingParams, StepStats, Submission
+from atom_core.messages import EngineOutput, NamedAdapter, PoolingKind, SamplingParams, StepStats, Submission
 from atom_core.settings import torchrun
 from atom_core.tokenization import Tokenizer
 
 Prompt = str | Sequence[int]
+Adapter = str | Sequence[str | None] | None
 
 
 class LLMEngine:
@@ -67,6 +69,7 @@ class LLMEngine:
             # The same program runs in all of torchrun's processes: from here on this one is a rank.
             raise SystemExit(run_torchrun_rank(process, args))
         self._core: EngineCore | ReplicatedCore | None = None
+        self._adapters, at_start = AdapterNames.of(args)
         checkpoint = open_model(args)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
         config = resolve(args, checkpoint)
@@ -78,12 +81,16 @@ class LLMEngine:
         self.embedding_model = EmbeddingModel.read(self.info.model_path)
         self._inputs = InputProcessor.of_engine(self.info, args, self.tokenizer, why_no_text=checkpoint.why_no_text)
         self._requests = LocalRequests(self.tokenizer)
+        for adapter in at_start:
+            self._load_adapter(adapter)
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        adapter: Adapter = None,
     ) -> list[dict[str, Any]]:
         """Generate for every prompt, and wait.
 
@@ -91,6 +98,8 @@ class LLMEngine:
             prompts: texts or lists of token ids.
             sampling_params: one for all, or one for each.
             use_tqdm: show a progress bar.
+            adapter: the name of the loaded adapter that computes them, one for all or one for each; None is the model
+                without one.
 
         Returns:
             A dict for each prompt, in order (for each of its samples, with ``n`` above 1), with the keys text,
@@ -101,7 +110,7 @@ class LLMEngine:
         Raises:
             InvalidRequestError: before anything is generated.
         """
-        return self._run(self._check(prompts, sampling_params), use_tqdm=use_tqdm)
+        return self._run(self._check(prompts, sampling_params, adapter), use_tqdm=use_tqdm)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], pooling: PoolingKind | None = None) -> list[list[float]]:
         """A vector for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
@@ -133,6 +142,7 @@ class LLMEngine:
         *,
         priority: int = 0,
         tenant: str = "",
+        adapter: Adapter = None,
     ) -> list[str]:
         """Queue prompts for `step`, and return the id of each.
 
@@ -142,11 +152,14 @@ class LLMEngine:
             stream_callback: called with a `RequestOutput` for every token, from inside `step`.
             priority: -100 to 100; lower goes first.
             tenant: who asks. Tenants that wait for each other have equal shares of the engine.
+            adapter: as in `generate`.
 
         Raises:
             InvalidRequestError: nothing is queued then.
         """
-        submissions = self._check(prompt_or_tokens_list, sampling_params_list, priority=priority, tenant=tenant)
+        submissions = self._check(
+            prompt_or_tokens_list, sampling_params_list, adapter, priority=priority, tenant=tenant
+        )
         request_ids = _request_ids(submissions)
         try:
             self._queue(submissions, stream_callback)
@@ -176,6 +189,22 @@ class LLMEngine:
     def reset_prefix_cache(self) -> None:
         """No later request finds what was cached so far; what runs goes on."""
         self._open_core().reset_prefix_cache()
+
+    def load_adapter(self, name: str, folder: str) -> None:
+        """Read an adapter of a folder that PEFT saved; prompts may name it once this returns.
+
+        Raises:
+            AdapterError: it cannot be served, or the name or all places are taken.
+        """
+        self._load_adapter(self._adapters.prepared(name, str(folder)))
+
+    def unload_adapter(self, name: str) -> None:
+        """Take no further prompt for an adapter; it leaves the memory once those that are open have ended.
+
+        Raises:
+            AdapterError: nothing is called so.
+        """
+        self._open_core().unload_adapter(self._adapters.remove(name).id)
 
     def sleep(self, level: int = 1) -> None:
         """Forget what is cached, and give back the memory of the cache and of the weights, until `wake_up`.
@@ -242,6 +271,15 @@ class LLMEngine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _load_adapter(self, adapter: NamedAdapter) -> None:
+        self._adapters.reserve(adapter)
+        try:
+            self._open_core().load_adapter(adapter)
+        except BaseException:
+            self._adapters.release(adapter)
+            raise
+        self._adapters.add(adapter)
+
     def _open_core(self) -> EngineCore | ReplicatedCore:
         if self._core is None:
             raise EngineDeadError("this engine was closed")
@@ -259,6 +297,7 @@ class LLMEngine:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
+        adapter: Adapter,
         *,
         priority: int = 0,
         tenant: str = "",
@@ -268,14 +307,18 @@ class LLMEngine:
         if core.is_asleep:
             raise EngineAsleepError("the engine sleeps, and takes no request before it is woken up: call wake_up()")
         prompts = _as_prompts(prompts)
-        pairs = zip(prompts, _one_for_each(params, len(prompts)), strict=True)
+        adapters = [adapter] * len(prompts) if adapter is None or isinstance(adapter, str) else adapter
+        if len(adapters) != len(prompts):
+            raise InvalidRequestError(f"there are {len(adapters)} adapters for {len(prompts)} prompts", "adapter")
+        adapter_ids = [self._adapters.id_of(name) for name in adapters]
+        rows = zip(prompts, _one_for_each(params, len(prompts)), adapter_ids, strict=True)
         submissions = []
         # What prompts in a row share is checked once.
-        for _, group in groupby(pairs, key=lambda pair: id(pair[1])):
+        for _, group in groupby(rows, key=lambda row: (id(row[1]), row[2])):
             members = list(group)
-            shared = members[0][1]
-            tokens = [self._encode(prompt) for prompt, _ in members]
-            submission = self._inputs.process(tokens, shared, priority=priority, tenant=tenant)
+            _, shared, adapter_id = members[0]
+            tokens = [self._encode(prompt) for prompt, _, _ in members]
+            submission = self._inputs.process(tokens, shared, priority=priority, tenant=tenant, adapter_id=adapter_id)
             self._inputs.check_grammar(shared)
             _check_fit(core, submission)
             submissions.append(submission)

@@ -102,11 +102,13 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
 
 
 def _eager(args: EngineArgs) -> EngineArgs:
-    """The settings with which transformers' layers run: neither compiled nor captured, since both want ours."""
+    """The settings with which transformers' layers run: not compiled, captured or adapted, which want ours."""
     from atom_core.config import ConfigError
 
     if args.level > 0:
         raise ConfigError(f"level is {args.level}, and transformers' layers are not compiled: leave it out")
+    if args.enable_lora or args.lora_modules:
+        raise ConfigError("transformers' layers take no adapters: leave enable_lora and lora_modules out")
     if args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None:
         raise ConfigError("transformers' layers are not captured in graphs: leave the cudagraph settings out")
     return dataclasses.replace(args, enforce_eager=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from atom_core.executor.worker_thread import Call, WorkerThread
-from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.messages import ModelOutput, NamedAdapter, SchedulerOutput
 from atom_core.worker.runner import Masks, PendingOutput, Runner, RunnerInfo
 
 
@@ -36,6 +36,12 @@ class InlineExecutor:
 
     def prepare(self) -> bool:
         return self._thread.submit(self._runner.prepare).result()
+
+    def load_adapter(self, adapter: NamedAdapter) -> None:
+        self._thread.submit(self._runner.load_adapter, adapter).result()
+
+    def unload_adapter(self, adapter_id: int) -> None:
+        self._thread.submit(self._runner.unload_adapter, adapter_id).result()
 
     @property
     def is_preparing(self) -> bool:

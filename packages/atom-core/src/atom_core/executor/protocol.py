@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from atom_core.failure import Failure
-from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.messages import ModelOutput, NamedAdapter, SchedulerOutput
 from atom_core.worker.runner import Masks, RunnerInfo
 
 
@@ -49,6 +49,14 @@ class Executor(Protocol):
 
         The first call takes seconds where kernels have yet to be compiled.
         """
+        ...
+
+    def load_adapter(self, adapter: NamedAdapter) -> None:
+        """Have every worker read an adapter; AdapterError where it cannot be served, and then nobody has it."""
+        ...
+
+    def unload_adapter(self, adapter_id: int) -> None:
+        """Let go of an adapter that no step from here on has."""
         ...
 
     @property

@@ -1,5 +1,6 @@
 """The arrows of the data flow: frozen structs that cross parts and processes. Torch-free."""
 
+from atom_core.messages.adapters import NamedAdapter
 from atom_core.messages.kv_transfer import KVTransferParams
 from atom_core.messages.outputs import (
     STEP_SIZES,
@@ -53,6 +54,7 @@ __all__ = [
     "KVTransferParams",
     "KVTransferStats",
     "ModelOutput",
+    "NamedAdapter",
     "NewRequest",
     "OffloadStats",
     "PeerPrompt",

@@ -149,7 +149,8 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     set, `n` is 1. `eos_token_ids` is empty when the end of sequence is to be ignored. `sample_index` is this sample's
     number among its siblings; siblings after the first wait for the first one's prompt blocks. `pooling` is how a
     request of kind "embed" makes one vector of the hidden states of its prompt. `num_first_tokens` is as in `Prompt`.
-    `tenant` names who pays for it: tenants have equal shares of the engine while they wait for each other.
+    `tenant` names who pays for it: tenants have equal shares of the engine while they wait for each other. `adapter_id`
+    is the number under which the adapter was loaded that computes it; 0 for the model without one.
     """
 
     request_id: str
@@ -165,6 +166,12 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     pooling: Pooling = Pooling()
     tenant: str = ""
     num_first_tokens: int = 0
+    adapter_id: int = 0
+
+    @property
+    def prefix_salt(self) -> str:
+        """What keeps its cached prefixes apart from those of others."""
+        return _prefix_salt(self.cache_salt, self.adapter_id)
 
     @property
     def caller_id(self) -> str:
@@ -194,7 +201,8 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     """Validated, tokenized prompts that were submitted together and share all but what `Prompt` holds.
 
     It crosses processes in this form: samples of a prompt share its tokens, and prompts share their parameters, whose
-    lists and grammars may be long. `sampling_params.n` is the number of samples of each prompt.
+    lists and grammars may be long. `sampling_params.n` is the number of samples of each prompt. `adapter_id` is that of
+    `EngineRequest`.
     """
 
     prompts: list[Prompt]
@@ -206,6 +214,12 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_salt: str = ""
     pooling: Pooling = Pooling()
     tenant: str = ""
+    adapter_id: int = 0
+
+    @property
+    def prefix_salt(self) -> str:
+        """What keeps the cached prefixes of its prompts apart from those of others."""
+        return _prefix_salt(self.cache_salt, self.adapter_id)
 
     @property
     def num_samples(self) -> int:
@@ -232,4 +246,10 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
                     pooling=self.pooling,
                     tenant=self.tenant,
                     num_first_tokens=prompt.num_first_tokens,
+                    adapter_id=self.adapter_id,
                 )
+
+
+def _prefix_salt(cache_salt: str, adapter_id: int) -> str:
+    """No `cache_salt` has a slash. An adapter that is loaded again has another number, since its weights may differ."""
+    return f"{cache_salt}/{adapter_id}" if adapter_id else cache_salt

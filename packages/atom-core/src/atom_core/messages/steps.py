@@ -20,7 +20,8 @@ class NewRequest(msgspec.Struct, frozen=True):
     """State that the worker must create: a request's first step, or its first after a preemption.
 
     `token_ids` holds prompt and everything generated so far; `num_prompt_tokens` of them are the prompt. `pooling` is
-    set where the hidden states of the prompt are asked for. `num_first_tokens` is as in `Prompt`.
+    set where the hidden states of the prompt are asked for. `num_first_tokens` is as in `Prompt`. `adapter_id` is that
+    of `EngineRequest`.
     """
 
     request_id: str
@@ -31,6 +32,7 @@ class NewRequest(msgspec.Struct, frozen=True):
     sample_index: int
     pooling: Pooling | None = None
     num_first_tokens: int = 0
+    adapter_id: int = 0
 
 
 class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):

@@ -137,7 +137,7 @@ class Drafting:
 
     def take_end(self, request: Request) -> None:
         """A request has finished: later ones may go on as it did."""
-        salt, output = request.engine_request.cache_salt, request.token_ids[request.num_prompt_tokens :]
+        salt, output = request.engine_request.prefix_salt, request.token_ids[request.num_prompt_tokens :]
         self._speculation.take_output(salt, output)
 
     def forget(self) -> None:
@@ -222,7 +222,7 @@ class Drafting:
 
     def _trail(self, request: Request) -> Trail:
         if request.trail is None:
-            request.trail = self._speculation.start_trail(request.engine_request.cache_salt)
+            request.trail = self._speculation.start_trail(request.engine_request.prefix_salt)
         return request.trail
 
     def _room(self, budget: int) -> int:

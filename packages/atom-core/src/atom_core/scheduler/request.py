@@ -202,6 +202,7 @@ class Request:
             sample_index=self.engine_request.sample_index,
             pooling=self.engine_request.pooling if self.engine_request.kind == "embed" else None,
             num_first_tokens=self.engine_request.num_first_tokens,
+            adapter_id=self.engine_request.adapter_id,
         )
 
     def take_prompt_logprobs(self, first: int, entries: list[TokenLogprobs] | None) -> None:

@@ -55,7 +55,7 @@ class RequestBook:
             tenant=self.waiting.tenant(engine_request.tenant),
             arrival=arrival,
             max_tokens=max_tokens,
-            block_table=self.cache.make_table(engine_request.cache_salt),
+            block_table=self.cache.make_table(engine_request.prefix_salt),
         )
         self.by_id[request.request_id] = request
         source = engine_request.sampling_params.kv_transfer_params

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from atom_core.config.sections import EngineConfig
-from atom_core.messages import SchedulerOutput
+from atom_core.messages import NamedAdapter, SchedulerOutput
 from atom_core.profiling import TorchProfiler
 from atom_core.worker.cache.device_memory import give_memory_back
 from atom_core.worker.devices.factory import device_of
@@ -25,6 +26,9 @@ from atom_core.worker.runner import Masks, PendingOutput, RunnerInfo
 from atom_core.worker.running_model import RunningModel
 from atom_core.worker.warmup.factory import make_warmup
 from atom_core.worker.warmup.warmup import Warmup
+from atom_models.adapters.adapter import Adapter
+from atom_models.adapters.errors import AdapterError
+from atom_models.adapters.loaded import LoadedAdapters
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +58,8 @@ class ModelRunner:
         self._profiler = TorchProfiler(config.profiler, config.parallel.name_of(ranks.rank), config.model.name)
         self._compilation = CompilationWatch()
         self._weights: EngineModel | None = None
+        # While weights are gone that will be read anew.
+        self._evicted: Mapping[int, Adapter] = {}
         self._on_host: HostWeights | None = None
         self._running: RunningModel | None = None
         self._warmup: Warmup | None = None
@@ -107,6 +113,8 @@ class ModelRunner:
         if level == 1:
             self._on_host = HostWeights(self._weights)
         else:
+            adapters = self._weights and self._weights.adapters
+            self._evicted = {} if adapters is None else dict(adapters.all)
             self._weights = None
         give_memory_back()
 
@@ -118,6 +126,9 @@ class ModelRunner:
             self._on_host = None
         if self._weights is None:
             self._weights = self._load_model(self._config, self._ranks)
+            for adapter_id, adapter in self._evicted.items():
+                self._takes_adapters.attach(adapter_id, adapter)
+            self._evicted = {}
         self._start(self._weights, self._loaded)
 
     @torch.inference_mode()
@@ -126,6 +137,16 @@ class ModelRunner:
         if self._warmup is None:
             raise RuntimeError(NO_MODEL)
         return self._warmup.do_next()
+
+    @torch.inference_mode()
+    def load_adapter(self, adapter: NamedAdapter) -> None:
+        """Read an adapter, for requests with its number (see `LoadedAdapters.load`)."""
+        self._takes_adapters.load(adapter.id, Path(adapter.folder))
+
+    @torch.inference_mode()
+    def unload_adapter(self, adapter_id: int) -> None:
+        """Let go of an adapter that no request has any more."""
+        self._takes_adapters.unload(adapter_id)
 
     @property
     def is_preparing(self) -> bool:
@@ -164,6 +185,13 @@ class ModelRunner:
         if self._running is None:
             raise RuntimeError(NO_MODEL)
         return self._running
+
+    @property
+    def _takes_adapters(self) -> LoadedAdapters:
+        adapters = self._weights and self._weights.adapters
+        if adapters is None:
+            raise AdapterError("this engine takes no adapters: start it with enable_lora")
+        return adapters
 
     def _start(self, weights: EngineModel, loaded: LoadReport) -> RunningModel:
         self._running = RunningModel(

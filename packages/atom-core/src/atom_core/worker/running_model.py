@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
 from atom_core.worker.steps.batch import ModelInput, StepRows, token_types
 from atom_core.worker.steps.factory import make_steps
+from atom_models.adapters.step import AdapterStep
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class RunningModel:
             return
         rows = StepRows.of(step, self.states.slots)
         judges = self._judges_prompts(rows)
-        batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds)
+        batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds, adapters=self._adapters_of(rows))
         if (types := token_types(step, rows)) is not None:
             batch = dataclasses.replace(batch, token_types=types.to(batch.input_ids.device))
         self._device.begin_step()
@@ -186,6 +188,12 @@ class RunningModel:
             if drafts is None:
                 drafts = self._drafter.follow(forward.step, forward.batch, forward.states, sampled_n)
             return torch.cat([sampled_n, drafts]) if len(drafts) else sampled_n
+
+    def _adapters_of(self, rows: StepRows) -> AdapterStep | None:
+        """Which adapter each token of the step has; None where none has one."""
+        if self.model.adapters is None:
+            return None
+        return self.model.adapters.step(np.repeat(self.states.adapter_ids[rows.slots], rows.lengths))
 
     def _judges_prompts(self, rows: StepRows) -> bool:
         """Whether a request of the step wants to know how likely the tokens of its prompt are."""

@@ -10,7 +10,6 @@ from atom_models.layers.linear import (
     QKVParallelLinear,
     ReplicatedLinear,
     RowParallelLinear,
-    Shard,
 )
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixers.attention import Attention
@@ -28,6 +27,7 @@ from atom_models.layers.norms.layer_norm import LayerNorm
 from atom_models.layers.norms.norm import RMSNorm
 from atom_models.layers.norms.residual import Normed, Residual, Term, Unreduced, Unsummed, summed
 from atom_models.layers.norms.wide_norm import WideRMSNorm
+from atom_models.layers.shard import Shard
 from atom_models.layers.ungated_mlp import UngatedMLP
 from atom_models.quantization import ExpectedWeight
 

@@ -13,11 +13,12 @@ from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.operator import SOURCE
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
-from atom_models.layers.linear import Linear, Shard
+from atom_models.layers.linear import Linear
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import summed
 from atom_models.layers.rank_sum import RankSum
+from atom_models.layers.shard import Shard
 from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.layers.weights import HeldWeights, Weights
 from atom_models.quantization.layouts import PlainLayout
@@ -106,7 +107,7 @@ class LMHead(Linear):
         tied_to: VocabularyEmbedding | None = None,
     ) -> None:
         shard = Shard(prefix.rpartition(".")[2], vocab_size, context.collectives.size)
-        super().__init__(hidden_size, (shard,), context, prefix=prefix, out_dtype=torch.float32)
+        super().__init__(hidden_size, (shard,), context, prefix=prefix, out_dtype=torch.float32, adaptable=False)
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self._tied = tied_to is not None
         if tied_to is None:

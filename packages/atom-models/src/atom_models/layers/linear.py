@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atom_kernels.linear import FusedLinearProblem
+from atom_models.adapters.adapted_linear import AdaptedLinear, LinearPart
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Term, Unsummed
 from atom_models.layers.rank_sum import RankSum
+from atom_models.layers.shard import Shard
 from atom_models.layers.weights import Weights
 from atom_models.quantization import UNQUANTIZED, LayerQuantization
 
 if TYPE_CHECKING:
-    from atom_kernels.protocols import Collectives
     from atom_models.build_context import BuildContext
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One linear of the checkpoint inside a (merged) layer.
-
-    Attributes:
-        name: last component of its name in the checkpoint, such as ``"q_proj"``.
-        out_features: over all ranks.
-        num_pieces: equal pieces, one for each rank that does not hold all of it. The last one is padded with zeros
-            where they do not divide the outputs.
-        order: runs (first, last + 1) of the outputs as the checkpoint counts them: those that this rank gives, in its
-            order. By default they are its piece, as the checkpoint has it.
-    """
-
-    name: str
-    out_features: int
-    num_pieces: int = 1
-    order: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def features_on_rank(self) -> int:
-        if self.order:
-            return sum(last - first for first, last in self.order)
-        return -(-self.out_features // self.num_pieces)
-
-    @classmethod
-    def of_parts(cls, name: str, parts: Sequence[int], ranks: Collectives) -> Shard:
-        """A linear whose outputs are of several kinds, so many of each on a rank: ranks share each kind evenly."""
-        ends = list(accumulate(part * ranks.size for part in parts))
-        begins = [end - (ranks.size - ranks.rank) * part for end, part in zip(ends, parts, strict=True)]
-        runs = tuple((begin, begin + part) for begin, part in zip(begins, parts, strict=True))
-        return cls(name, ends[-1], order=runs)
 
 
 class Linear(Layer):
@@ -64,11 +31,12 @@ class Linear(Layer):
     outputs are concatenated. `columns` are the inputs (first, last + 1) that this rank has, where ranks share those
     instead; then the bias belongs to rank 0 alone, so that the sum over ranks holds it once. A number in the place of
     shards is one linear, of the layer's own name. One that is not `quantized` holds plain numbers, whatever the
-    model's quantization says.
+    model's quantization says. One that is not `adaptable` takes no adapters, whatever the context says.
 
     Attributes:
         max_fused_rows: up to so many rows its kernel adds a base by itself.
         max_normed_rows: up to so many rows its kernel norms x by itself.
+        adapted: what adapters add to it; None where it takes none. Then its kernel does nothing but the product.
     """
 
     def __init__(
@@ -82,6 +50,7 @@ class Linear(Layer):
         columns: tuple[int, int] | None = None,
         out_dtype: torch.dtype | None = None,
         quantized: bool = True,
+        adaptable: bool = True,
     ) -> None:
         super().__init__()
         parent, _, own_name = prefix.rpartition(".")
@@ -97,6 +66,9 @@ class Linear(Layer):
         self._quantized, quantization = quantized, context.quantization if quantized else UNQUANTIZED
         for found, group in groupby(named.items(), lambda item: quantization.for_layer(item[0], context.dtype)):
             self._stack(found, dict(group), context, context.dtype if bias else None, out_dtype)
+        self.adapted: AdaptedLinear | None = None
+        if adaptable and context.takes_adapters:
+            self.adapted = AdaptedLinear(self._parts_with_names(named), context.dtype, context.device)
         self._find_most_rows()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 
@@ -127,7 +99,19 @@ class Linear(Layer):
         self._owners.update(dict.fromkeys(part.matrices.expected(), part.matrices))
         self._ignored |= {f"{name}.{suffix}" for name in shards for suffix in quantization.stored.ignored}
 
+    def _parts_with_names(self, named: Mapping[str, Shard]) -> list[LinearPart]:
+        begins = accumulate((shard.features_on_rank for shard in named.values()), initial=0)
+        return [
+            LinearPart(
+                *(name, (self._in_features, shard.out_features), self._columns, self._rows_of_rank(shard)), begin=begin
+            )
+            for (name, shard), begin in zip(named.items(), begins, strict=False)
+        ]
+
     def _find_most_rows(self) -> None:
+        if self.adapted is not None:
+            self.max_fused_rows = self.max_normed_rows = 0
+            return
         limits = {(max_fused_rows(part.plan), max_normed_rows(part.plan, self._platform)) for part in self._parts}
         self.max_fused_rows, self.max_normed_rows = limits.pop() if len(limits) == 1 else (0, 0)
 
@@ -166,6 +150,8 @@ class Linear(Layer):
             self._apply = applies[0]
         else:
             self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
+        if self.adapted is not None:
+            self._apply = self.adapted.around(self._apply)
 
 
 class ReplicatedLinear(Linear):

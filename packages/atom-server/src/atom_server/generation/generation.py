@@ -94,7 +94,6 @@ class Generation:
         state.check_takes_requests()
         caller = caller_of(request)
         check_room(request, body, names)
-        state.check_model(body.model)
         try:
             params = await until_disconnect(request, state.engine.prepare(params))
             state.rates.take_prompt(caller, sum(len(prompt.token_ids) for prompt in prompts))
@@ -107,12 +106,14 @@ class Generation:
                 state.batch_share.check(
                     state.active, len(prompts) * params.n, sum(len(prompt.token_ids) for prompt in prompts)
                 )
+            state.check_model(body.model)  # its adapter may have been unloaded meanwhile
             stream = state.engine.submit(
                 checked,
                 params if pooling is None else pooling,
                 priority=MAX_PRIORITY if caller.is_batch else body.priority,
                 cache_salt=caller.cache_salt(body.cache_salt),
                 tenant=caller.tenant,
+                adapter=state.adapter_of(body.model),
             )
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None
@@ -229,6 +230,8 @@ class Generation:
             return APIError(408, output.error or "", code=output.error_code)
         if output.error_code == "request_timeout":
             return APIError(504, f"the request took too long: {output.error}", code=output.error_code)
+        if output.error_code == "model_not_found":
+            return APIError(404, f"the model is not served any more: {output.error}", code=output.error_code)
         if output.error_code == "engine_dead":
             return engine_dead(output.error)
         if output.error_code in ("invalid_grammar", "queue_full"):

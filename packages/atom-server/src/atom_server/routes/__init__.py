@@ -1,6 +1,7 @@
 """The HTTP routes, one file for each concern; `ROUTERS` are those that every server has."""
 
 from atom_server.routes import (
+    adapters,
     admin,
     batches,
     chat_completions,
@@ -19,6 +20,7 @@ from atom_server.routes import (
 )
 
 _MODULES = (
+    adapters,
     admin,
     batches,
     chat_completions,

@@ -159,6 +159,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter_id: int = 0,
     ) -> Submission:
         """Check prompts that share their parameters, and resolve what they leave open.
 
@@ -168,7 +169,9 @@ class InputProcessor:
             InvalidRequestError: one of them cannot be served.
         """
         self.validate(params)
-        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant)
+        submission = self._submission(
+            prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant, adapter_id=adapter_id
+        )
         check_kv_transfer(params, self.limits.kv_role, len(submission.prompts))
         return msgspec.structs.replace(
             submission,
@@ -190,6 +193,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter_id: int = 0,
     ) -> Submission:
         """Check prompts whose embeddings are asked for.
 
@@ -200,7 +204,9 @@ class InputProcessor:
             allowed = ", ".join(map(repr, get_args(PoolingKind)))
             raise InvalidRequestError(f"pooling is {pooling.kind!r}; it must be one of {allowed}", "pooling")
         params = SamplingParams(seed=0, max_tokens=0)
-        submission = self._submission(prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant)
+        submission = self._submission(
+            prompts, params, priority=priority, cache_salt=cache_salt, tenant=tenant, adapter_id=adapter_id
+        )
         return msgspec.structs.replace(submission, kind="embed", pooling=pooling)
 
     def _submission(
@@ -211,6 +217,7 @@ class InputProcessor:
         priority: int,
         cache_salt: str,
         tenant: str,
+        adapter_id: int,
     ) -> Submission:
         """Checked prompts, with parameters as they came."""
         check_priority(priority)
@@ -227,6 +234,7 @@ class InputProcessor:
             priority=priority,
             cache_salt=cache_salt,
             tenant=tenant,
+            adapter_id=adapter_id,
         )
 
     def _check_lengths(self, token_ids: Sequence[int], params: SamplingParams) -> None:

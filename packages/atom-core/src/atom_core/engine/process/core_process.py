@@ -32,6 +32,7 @@ from atom_core.engine.process.wire import (
     Failed,
     FromEngine,
     ListRequests,
+    LoadAdapter,
     News,
     Pause,
     Profile,
@@ -42,14 +43,15 @@ from atom_core.engine.process.wire import (
     Shutdown,
     Sleep,
     ToEngine,
+    UnloadAdapter,
     WakeUp,
     news_address,
     request_address,
 )
-from atom_core.errors import EngineBusyError, EngineDeadError, ProfilerError
+from atom_core.errors import AdapterError, EngineBusyError, EngineDeadError, ProfilerError
 from atom_core.failure import Failure
 from atom_core.log_lines import LineFormatter
-from atom_core.messages import EngineOutput
+from atom_core.messages import EngineOutput, NamedAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -182,6 +184,11 @@ class _EngineLoop:
                 self._core.wake_up()
                 gc.freeze()
                 self._sender.send(Reply(call_id))
+            case LoadAdapter(call_id, adapter):
+                self._sender.send(Reply(call_id, self._load_adapter(adapter)))
+            case UnloadAdapter(call_id, adapter_id):
+                self._core.unload_adapter(adapter_id)
+                self._sender.send(Reply(call_id))
             case Shutdown():
                 self._running = False
             case Exception() as error:
@@ -193,6 +200,14 @@ class _EngineLoop:
         try:
             self._core.sleep(level)
         except EngineBusyError as error:
+            return str(error)
+        return None
+
+    def _load_adapter(self, adapter: NamedAdapter) -> str | None:
+        try:
+            self._core.load_adapter(adapter)
+        except AdapterError as error:
+            logger.warning("the adapter %s was not loaded: %s", adapter.name, error)
             return str(error)
         return None
 

@@ -6,7 +6,7 @@ import msgspec
 
 from atom_core.engine.info import EngineInfo
 from atom_core.failure import Failure
-from atom_core.messages import EngineOutput, RequestState, StepStats, Submission
+from atom_core.messages import EngineOutput, NamedAdapter, RequestState, StepStats, Submission
 
 
 class AddRequests(msgspec.Struct, frozen=True, tag=True):
@@ -58,6 +58,20 @@ class WakeUp(msgspec.Struct, frozen=True, tag=True):
     """Take memory again; a `Reply` follows."""
 
     call_id: int
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Read an adapter (see `EngineCore.load_adapter`); a `Reply` follows."""
+
+    call_id: int
+    adapter: NamedAdapter
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Let go of an adapter after its last request; a `Reply` follows at once."""
+
+    call_id: int
+    adapter_id: int
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -118,7 +132,19 @@ class EngineStart(msgspec.Struct, frozen=True):
     data_parallel_rank: int = 0
 
 
-ToEngine = AddRequests | AbortRequests | Profile | ListRequests | ResetPrefixCache | Pause | Sleep | WakeUp | Shutdown
+ToEngine = (
+    AddRequests
+    | AbortRequests
+    | Profile
+    | ListRequests
+    | ResetPrefixCache
+    | Pause
+    | Sleep
+    | WakeUp
+    | LoadAdapter
+    | UnloadAdapter
+    | Shutdown
+)
 FromEngine = Ready | Failed | News | Reply | Pulse
 
 ENCODER = msgspec.msgpack.Encoder()

@@ -9,17 +9,19 @@ from functools import partial
 
 from atom_core.engine.process.wire import (
     ListRequests,
+    LoadAdapter,
     Pause,
     Profile,
     Reply,
     ResetPrefixCache,
     Sleep,
     ToEngine,
+    UnloadAdapter,
     WakeUp,
 )
 from atom_core.engine.replicas.replicas import EngineDeath, Replicas
-from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, ProfilerError
-from atom_core.messages import RequestState
+from atom_core.errors import AdapterError, EngineAsleepError, EngineBusyError, EngineDeadError, ProfilerError
+from atom_core.messages import NamedAdapter, RequestState
 
 
 class EngineControl:
@@ -43,6 +45,7 @@ class EngineControl:
         # Each open call by its id: the rank of the engine that was asked, and the reply that will come.
         self._open: dict[int, tuple[int, asyncio.Future[Reply]]] = {}
         self._ids = itertools.count()
+        self._adapters: dict[int, NamedAdapter] = {}
 
     async def request_states(self) -> list[RequestState]:
         """Where each sample stands in the engine."""
@@ -93,6 +96,25 @@ class EngineControl:
         await self._ask(WakeUp)
         self.sleep_level = 0
 
+    async def load_adapter(self, adapter: NamedAdapter) -> None:
+        """Have every engine read an adapter, those too that are started anew later.
+
+        Raises:
+            AdapterError: one of them cannot serve it; then none has it.
+        """
+        errors = [
+            reply.error for reply in await self._ask(partial(LoadAdapter, adapter=adapter)) if reply.error is not None
+        ]
+        if errors:
+            await self.unload_adapter(adapter.id)
+            raise AdapterError(errors[0])
+        self._adapters[adapter.id] = adapter
+
+    async def unload_adapter(self, adapter_id: int) -> None:
+        """Have every engine let go of an adapter, once the last of its requests has ended there."""
+        self._adapters.pop(adapter_id, None)
+        await self._ask(partial(UnloadAdapter, adapter_id=adapter_id))
+
     def check_awake(self) -> None:
         """Raise EngineAsleepError while the engine sleeps, or is about to."""
         if self.sleep_level:
@@ -111,7 +133,9 @@ class EngineControl:
             call.set_result(reply)
 
     def engine_started(self, rank: int) -> None:
-        """An engine was started anew: it pauses and sleeps where the others do."""
+        """An engine was started anew: it gets the adapters, and pauses and sleeps where the others do."""
+        for adapter in self._adapters.values():
+            self._replicas.ask(rank, LoadAdapter(next(self._ids), adapter))
         if self._is_to_pause:
             self._replicas.ask(rank, Pause(next(self._ids), is_paused=True))
         if self.sleep_level:

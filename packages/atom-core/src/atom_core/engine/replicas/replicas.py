@@ -177,7 +177,9 @@ class Replicas:
         routes = []
         for prompt in submission.prompts:
             try:
-                route = self._router.route(prompt.token_ids, loads, salt=submission.cache_salt, most_blocks=most_blocks)
+                route = self._router.route(
+                    prompt.token_ids, loads, salt=submission.prefix_salt, most_blocks=most_blocks
+                )
             except LookupError:
                 raise EngineDeadError("no engine works") from None
             loads[route.rank] += route.num_to_compute + output_cost(prompt, submission)

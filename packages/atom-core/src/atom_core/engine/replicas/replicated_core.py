@@ -17,7 +17,7 @@ from atom_core.engine.replicas.engine_control import EngineControl
 from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.errors import EngineBusyError, EngineStartError
-from atom_core.messages import EngineOutput, EngineRequest, StepStats, Submission
+from atom_core.messages import EngineOutput, EngineRequest, NamedAdapter, StepStats, Submission
 
 START_SECONDS = 600.0
 # A step that brings nothing ends after this, so that its caller can look at other things.
@@ -110,6 +110,14 @@ class ReplicatedCore:
     def reset_prefix_cache(self) -> None:
         """No later request finds what was cached so far; what runs goes on."""
         self._run(self._control.reset_prefix_cache())
+
+    def load_adapter(self, adapter: NamedAdapter) -> None:
+        """All engines read an adapter; AdapterError where one of them cannot serve it."""
+        self._run(self._control.load_adapter(adapter))
+
+    def unload_adapter(self, adapter_id: int) -> None:
+        """All engines let go of an adapter, once the last of its requests has ended there."""
+        self._run(self._control.unload_adapter(adapter_id))
 
     def sleep(self, level: int) -> None:
         """All engines give their memory back (see `EngineCore.sleep`); EngineBusyError where something is open."""

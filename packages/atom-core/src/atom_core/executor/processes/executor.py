@@ -7,11 +7,22 @@ from concurrent.futures import Future
 from typing import Any
 
 from atom_core.config.sections import EngineConfig
-from atom_core.errors import EngineDeadError, EngineStartError, ProfilerError
+from atom_core.errors import AdapterError, EngineDeadError, EngineStartError, ProfilerError
 from atom_core.executor.processes.rank_processes import RankProcesses
-from atom_core.executor.processes.wire import Forward, Load, Prepare, Profile, Sample, Sampled, Sleep, WakeUp
+from atom_core.executor.processes.wire import (
+    Forward,
+    Load,
+    LoadAdapter,
+    Prepare,
+    Profile,
+    Sample,
+    Sampled,
+    Sleep,
+    UnloadAdapter,
+    WakeUp,
+)
 from atom_core.failure import Failure
-from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.messages import ModelOutput, NamedAdapter, SchedulerOutput
 from atom_core.worker.runner import Masks, RunnerInfo
 
 StartRanks = Callable[..., RankProcesses]
@@ -66,6 +77,15 @@ class ProcessExecutor:
 
     def prepare(self) -> bool:
         return any(answer.is_left for answer in self._all.ask(Prepare()))
+
+    def load_adapter(self, adapter: NamedAdapter) -> None:
+        errors = [answer.error for answer in self._all.ask(LoadAdapter(adapter)) if answer.error is not None]
+        if errors:
+            self.unload_adapter(adapter.id)
+            raise AdapterError(errors[0])
+
+    def unload_adapter(self, adapter_id: int) -> None:
+        self._all.ask(UnloadAdapter(adapter_id))
 
     @property
     def is_preparing(self) -> bool:

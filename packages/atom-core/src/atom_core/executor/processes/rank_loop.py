@@ -19,10 +19,11 @@ import numpy as np
 
 from atom_core import settings
 from atom_core.config.sections import EngineConfig
-from atom_core.errors import ProfilerError
+from atom_core.errors import AdapterError, ProfilerError
 from atom_core.executor.launchers.connections import listen
 from atom_core.executor.processes.channel import Channel
 from atom_core.executor.processes.wire import (
+    AdapterTaken,
     Answer,
     Failed,
     Forward,
@@ -32,6 +33,7 @@ from atom_core.executor.processes.wire import (
     KeepStore,
     Leave,
     Load,
+    LoadAdapter,
     Loaded,
     Prepare,
     Prepared,
@@ -44,12 +46,14 @@ from atom_core.executor.processes.wire import (
     Sleep,
     StoreKept,
     ToRank,
+    UnloadAdapter,
     WakeUp,
     decode_to_rank,
     encode,
 )
 from atom_core.failure import Failure
 from atom_core.log_lines import LineFormatter
+from atom_core.messages import NamedAdapter
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
 from atom_core.worker.runner import Masks, Runner
 
@@ -139,6 +143,11 @@ class _Rank:
                 self._loaded.wake_up()
                 gc.freeze()
                 self._answer(Rested())
+            case LoadAdapter(adapter):
+                self._answer(AdapterTaken(self._load_adapter(adapter)))
+            case UnloadAdapter(adapter_id):
+                self._loaded.unload_adapter(adapter_id)
+                self._answer(AdapterTaken())
             case Load(config):
                 self._load(config)
             case _:
@@ -185,6 +194,13 @@ class _Rank:
         # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s.
         gc.freeze()
         self._answer(Loaded.of(info))
+
+    def _load_adapter(self, adapter: NamedAdapter) -> str | None:
+        try:
+            self._loaded.load_adapter(adapter)
+        except AdapterError as error:
+            return str(error)
+        return None
 
     @property
     def _loaded(self) -> Runner:

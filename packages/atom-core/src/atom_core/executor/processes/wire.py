@@ -10,7 +10,7 @@ import msgspec
 
 from atom_core.config.sections import EngineConfig
 from atom_core.failure import Failure
-from atom_core.messages import ModelOutput, SchedulerOutput
+from atom_core.messages import ModelOutput, NamedAdapter, SchedulerOutput
 from atom_core.worker.ranks.meeting import Meeting
 from atom_core.worker.runner import RunnerInfo
 from atom_kernels.protocols import GroupSpec, Pages, Slots
@@ -69,6 +69,18 @@ class Sleep(msgspec.Struct, frozen=True, tag=True):
 
 class WakeUp(msgspec.Struct, frozen=True, tag=True):
     """Take it again; `Rested` follows."""
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Read an adapter; `AdapterTaken` follows."""
+
+    adapter: NamedAdapter
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Let go of an adapter; `AdapterTaken` follows."""
+
+    adapter_id: int
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
@@ -154,6 +166,12 @@ class Rested(msgspec.Struct, frozen=True, tag=True):
     """The rank sleeps, or works again."""
 
 
+class AdapterTaken(msgspec.Struct, frozen=True, tag=True):
+    """`error` is None if it worked."""
+
+    error: str | None = None
+
+
 class Preparing(msgspec.Struct, frozen=True, tag=True):
     """A capture or a compilation has begun, or ended. Answers nothing."""
 
@@ -167,8 +185,21 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     lost_others: bool = False
 
 
-ToRank = KeepStore | Join | Load | Forward | Sample | Prepare | Profile | Sleep | WakeUp | Leave
-Answer = StoreKept | Joined | Loaded | Sampled | Prepared | Profiled | Rested
+ToRank = (
+    KeepStore
+    | Join
+    | Load
+    | Forward
+    | Sample
+    | Prepare
+    | Profile
+    | Sleep
+    | WakeUp
+    | LoadAdapter
+    | UnloadAdapter
+    | Leave
+)
+Answer = StoreKept | Joined | Loaded | Sampled | Prepared | Profiled | Rested | AdapterTaken
 FromRank = Answer | Preparing | Failed
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atom_kernels.protocols import BatchGeometry, Caches
 from atom_models.forward_context import ForwardContext, set_forward_context
+
+if TYPE_CHECKING:
+    from atom_models.adapters.step import AdapterStep
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,12 @@ class CachedMixers:
         plans = [(plan, index, layers) for (plan, index), layers in names.items()]
         return cls(mixers, {name: kv_caches[name] for name in mixers}, plans)
 
-    def mixing(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
-        """Tell the mixers of a batch, whose `geometries` are one for each group."""
-        return set_forward_context(ForwardContext(self.kv_caches, self._build_metadata(geometries), self.mixers))
+    def mixing(
+        self, geometries: Sequence[BatchGeometry], adapters: AdapterStep | None = None
+    ) -> AbstractContextManager[None]:
+        """Tell the mixers of a batch, whose `geometries` are one for each group, and linears of its adapters."""
+        metadata = self._build_metadata(geometries)
+        return set_forward_context(ForwardContext(self.kv_caches, metadata, self.mixers, adapters=adapters))
 
     def _build_metadata(self, geometries: Sequence[BatchGeometry]) -> dict[str, Any]:
         """The metadata of a batch by layer name; layers of one plan share theirs."""

@@ -37,7 +37,8 @@ def build_with_draft(
     choice = choose_draft(checkpoint, head, model_impl=context.model_impl)
     context = replace(context, aux_hidden_states=choice.aux_hidden_states)
     target = build_model(checkpoint, context)
-    draft: Any = build_draft(checkpoint, context, target=target, draft_checkpoint=head)
+    # Adapters are the model's own: what it drafts without them is only a guess.
+    draft: Any = build_draft(checkpoint, replace(context, takes_adapters=False), target=target, draft_checkpoint=head)
     return target, EngineDraft(draft, mixer_layers(draft), ranks=context.collectives)
 
 
@@ -72,7 +73,7 @@ def _build_whole(context: BuildContext, speculation: SpeculationConfig) -> Engin
 
     checkpoint = _open_model(speculation)
     quantization = stored_quantization(checkpoint, speculation.quantization)
-    model = build_model(checkpoint, replace(context, quantization=quantization)).eval()
+    model = build_model(checkpoint, replace(context, quantization=quantization, takes_adapters=False)).eval()
     mixers = {f"{WHOLE_MODEL}{name}": mixer for name, mixer in mixer_layers(model).items()}
     return EngineDraft(WholeModel(model), mixers, WHOLE_MODEL, ranks=context.collectives)
 

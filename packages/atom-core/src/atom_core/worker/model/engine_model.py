@@ -12,6 +12,8 @@ import torch
 from atom_core.worker.model.cached_mixers import CachedMixers
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_kernels.protocols import BatchGeometry, Caches
+from atom_models.adapters.loaded import LoadedAdapters
+from atom_models.adapters.step import AdapterStep
 from atom_models.groups import WHOLE, Stage
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
@@ -55,6 +57,7 @@ class EngineModel:
         mixers_of_stages: those of all stages, by name; None where there is one stage.
         arriving: ``[most tokens, D]``, whose first rows hold what the stage before gave of a step; None in the first.
         balancer: moves experts between ranks; None where they stay.
+        adapters: what its linears can add; None where it was built to take none.
     """
 
     run: Callable[..., Any]
@@ -72,6 +75,7 @@ class EngineModel:
     arriving: torch.Tensor | None = None
     balancer: ExpertBalancer | None = None
     classify: Callable[[torch.Tensor], torch.Tensor] | None = None
+    adapters: LoadedAdapters | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:
@@ -102,14 +106,16 @@ class EngineModel:
         input_ids: torch.Tensor,
         positions: torch.Tensor,
         geometries: Sequence[BatchGeometry],
+        adapters: AdapterStep | None = None,
         token_types: torch.Tensor | None = None,
     ) -> LayerStates:
         """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group.
 
         Args:
+            adapters: which adapter each token has; None where none has one.
             token_types: int64 ``[T]``, 1 in the second of two texts; None where there is none.
         """
-        with self.mixing(geometries):
+        with self.mixing(geometries, adapters):
             return self.run_layers(input_ids, positions, token_types)
 
     def run_layers(
@@ -128,6 +134,8 @@ class EngineModel:
         """Float32 ``[n, vocab]``, on every rank."""
         return self.vocabulary.whole(self.compute_logits(hidden_nD))
 
-    def mixing(self, geometries: Sequence[BatchGeometry]) -> AbstractContextManager[None]:
-        """Tell the mixers of a batch, whose `geometries` are one for each group."""
-        return self.cached.mixing(geometries)
+    def mixing(
+        self, geometries: Sequence[BatchGeometry], adapters: AdapterStep | None = None
+    ) -> AbstractContextManager[None]:
+        """Tell the mixers of a batch, whose `geometries` are one for each group, and linears of its adapters."""
+        return self.cached.mixing(geometries, adapters)

@@ -28,6 +28,7 @@ from atom_models import (
     open_checkpoint,
     sizes_told_apart,
 )
+from atom_models.adapters.loaded import LoadedAdapters
 from atom_models.groups import WHOLE
 from atom_models.layers.mixture.balance import place_with_copies
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
@@ -50,6 +51,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         model_impl=config.model.model_impl,
         place_experts=place_with_copies(config.parallel.num_redundant_experts),
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
+        takes_adapters=config.lora is not None,
     )
     speculation = config.speculation
     draft: EngineDraft | None = None
@@ -82,6 +84,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         arriving=None if stage.is_first else _room_for_arriving(config, model, context),
         balancer=_balancer(config, model, context),
         classify=getattr(model, "classify", None),
+        adapters=None if config.lora is None else LoadedAdapters(model, context, max_rank=config.lora.max_rank),
     )
 
 

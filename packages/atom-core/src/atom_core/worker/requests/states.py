@@ -30,6 +30,7 @@ class RequestStates:
         padding_slot: what rows have that pad a batch; no request has it.
         is_greedy: bool ``[max_num_seqs]``, whether the best token is taken.
         filters: bool ``[max_num_seqs]``, whether top-k, top-p or min-p leave tokens out.
+        adapter_ids: int64 ``[max_num_seqs]``, the adapter of each; 0 where it has none.
         extras: what only some requests pay for (penalties, biases, logprobs ...), by the slots of these.
     """
 
@@ -44,6 +45,7 @@ class RequestStates:
         self.num_blocks = np.zeros((num_groups, max_num_seqs), dtype=np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int32)
         self.is_greedy, self.filters = np.zeros((2, max_num_seqs), dtype=np.bool_)
+        self.adapter_ids = np.zeros(max_num_seqs, dtype=np.int64)
         self.extras: dict[int, SamplingExtras] = {}
         self.slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))
@@ -86,6 +88,7 @@ class RequestStates:
         self._tables.write("history", (slot, 0), request.token_ids)
         self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
+        self.adapter_ids[slot] = request.adapter_id
         self.is_greedy[slot] = params.temperature <= 0
         self.filters[slot] = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
         values = {

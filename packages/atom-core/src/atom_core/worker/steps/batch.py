@@ -16,6 +16,7 @@ from atom_kernels.protocols import BatchGeometry
 
 if TYPE_CHECKING:
     from atom_core.worker.graphs.shapes import GraphShape
+    from atom_models.adapters.step import AdapterStep
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ class ModelInput:
         places: int64 ``[n]`` on the device, where its tokens stand among those of the graph; None where they are the
             first. Geometries are then those of the graph.
         token_types: int64 ``[T]`` on the device, 1 in the second of two texts; None where no request has two.
+        adapters: which adapter each token has; None where none has one. No graph runs it otherwise.
     """
 
     rows: StepRows
@@ -189,6 +191,7 @@ class ModelInput:
     graph: GraphShape | None = None
     places: torch.Tensor | None = None
     token_types: torch.Tensor | None = None
+    adapters: AdapterStep | None = None
 
     @property
     def geometry(self) -> BatchGeometry:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,6 +28,9 @@ from atom_core.worker.sampling.sampler import Drawing, Sampler
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_core.worker.steps.protocol import WholeStep
+
+if TYPE_CHECKING:
+    from atom_models.adapters.step import AdapterStep
 
 logger = logging.getLogger(__name__)
 
@@ -109,23 +114,32 @@ class DeviceSteps:
         finally:
             self.is_preparing = False
 
-    def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
+    def build(self, rows: StepRows, *, needs_hidden_states: bool, adapters: AdapterStep | None = None) -> ModelInput:
         """See `Steps`. It is padded to the shape of its graph, or of its pieces where it has none.
 
-        Where nobody warms up, the first decode has everything captured: sooner, it would delay first tokens.
+        A step with adapters has neither: their matrices move as adapters come and go. Where nobody warms up, the first
+        decode has everything captured: sooner, it would delay first tokens.
         """
         if self._captures_late and rows.num_decodes == rows.num_reqs:
             while self.capture_next():
                 self.num_late_captures += 1
+        if adapters is not None:
+            return replace(self._inputs.build(rows, None, None), adapters=adapters)
         has_all = len(rows.sampling) > 0 and not needs_hidden_states
         graph = self._graphs.shape_of(rows) if has_all else None
         return self._inputs.build(rows, graph or self._pieces.shape_of(rows), graph)
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
-        shape = self._pieces.shape_of(batch.rows)
+        shape = None if batch.adapters is not None else self._pieces.shape_of(batch.rows)
         if shape is None:
-            return self._model.forward(batch.input_ids, batch.positions, batch.geometries, batch.token_types)
+            return self._model.forward(
+                batch.input_ids,
+                batch.positions,
+                batch.geometries,
+                adapters=batch.adapters,
+                token_types=batch.token_types,
+            )
         return self._pieces.replay(batch, shape)
 
     def replay_model(self, batch: ModelInput) -> WholeStep | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,6 +12,9 @@ from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 from atom_core.worker.steps.protocol import WholeStep
+
+if TYPE_CHECKING:
+    from atom_models.adapters.step import AdapterStep
 
 
 class HostSteps:
@@ -21,13 +26,16 @@ class HostSteps:
         self.is_preparing = self.launches_kernels = False
         self.num_late_captures = 0
 
-    def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
+    def build(self, rows: StepRows, *, needs_hidden_states: bool, adapters: AdapterStep | None = None) -> ModelInput:
         """See `Steps`."""
-        return build_input(rows, self._tables, self._block_size)
+        batch = build_input(rows, self._tables, self._block_size)
+        return batch if adapters is None else replace(batch, adapters=adapters)
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
-        return self._model.forward(batch.input_ids, batch.positions, batch.geometries, batch.token_types)
+        return self._model.forward(
+            batch.input_ids, batch.positions, batch.geometries, adapters=batch.adapters, token_types=batch.token_types
+        )
 
     def replay_model(self, batch: ModelInput) -> WholeStep | None:
         """None: nothing is captured."""

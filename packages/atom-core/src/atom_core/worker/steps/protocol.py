@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
 from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.steps.batch import ModelInput, StepRows
+
+if TYPE_CHECKING:
+    from atom_models.adapters.step import AdapterStep
 
 
 class WholeStep(NamedTuple):
@@ -46,11 +49,12 @@ class Steps(Protocol):
         """Graphs that were captured while a step waited for them."""
         ...
 
-    def build(self, rows: StepRows, *, needs_hidden_states: bool) -> ModelInput:
+    def build(self, rows: StepRows, *, needs_hidden_states: bool, adapters: AdapterStep | None = None) -> ModelInput:
         """The batch of a step, after the tables were written.
 
         Args:
             needs_hidden_states: more of it is needed than the logits of the rows that sample.
+            adapters: which adapter each token has; None where none has one.
         """
         ...
 

@@ -1,0 +1,1 @@
+"""What the settings say of adapters."""

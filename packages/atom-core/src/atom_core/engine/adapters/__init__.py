@@ -1,0 +1,1 @@
+"""Adapters of an engine: their names for callers, and their use by requests."""

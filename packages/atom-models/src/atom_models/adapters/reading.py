@@ -1,0 +1,105 @@
+"""Reads the adapter of a folder that PEFT wrote, and checks it against the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from atom_models.adapters.adapter import Adapter, LowRank
+from atom_models.adapters.adapter_config import WEIGHTS, AdapterConfig
+from atom_models.adapters.errors import AdapterError
+from atom_models.checkpoint import CheckpointError
+from atom_models.quantization.published.headers import Header
+from atom_models.weights.safetensors_source import SafetensorsSource
+
+_NAME = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<matrix>[AB])(?:\.default)?\.weight")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def read_adapter(folder: Path, linears: Mapping[str, tuple[int, int]], *, max_rank: int) -> Adapter:
+    """The adapter of a folder.
+
+    Args:
+        linears: the names of the linears that may have one, with their inputs and outputs over all ranks.
+        max_rank: the largest rank that is served.
+
+    Raises:
+        AdapterError: it does not fit the model; no tensor is read before all of their shapes are known to fit.
+    """
+    config = AdapterConfig.read(folder, max_rank=max_rank)
+    file = folder / WEIGHTS
+    source = SafetensorsSource((file,))
+    try:
+        headers = source.headers().tensors
+        names = _names_of_matrices(headers, linears)
+        for module, own in names.items():
+            found = {matrix: headers[name] for matrix, name in own.items()}
+            _check(module, found, linears, config, max_rank=max_rank)
+        tensors = dict(source.read([name for own in names.values() for name in own.values()]))
+    except (CheckpointError, AdapterError) as error:
+        raise AdapterError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+    matrices = {}
+    for module, own in names.items():
+        a, b = (tensors[own[matrix]].float() for matrix in "AB")
+        if not (a.isfinite().all() and b.isfinite().all()):
+            raise AdapterError(f"{file}: the matrices of {module} hold numbers that are not finite")
+        matrices[module] = LowRank(a, b * config.scaling_of(module))
+    return Adapter(matrices)
+
+
+def _names_of_matrices(
+    headers: Mapping[str, Header], linears: Mapping[str, tuple[int, int]]
+) -> dict[str, dict[str, str]]:
+    """The names of A and B in the file, by the module."""
+    found: dict[str, dict[str, str]] = {}
+    for name in headers:
+        parts = _NAME.fullmatch(name)
+        if parts is None:
+            raise AdapterError(f"the tensor {name} is neither A nor B of a linear: nothing else is served")
+        module = parts["module"]
+        if module not in linears:
+            raise AdapterError(_why_not(module, linears))
+        own = found.setdefault(module, {})
+        if parts["matrix"] in own:
+            raise AdapterError(f"{module} has two matrices {parts['matrix']}")
+        own[parts["matrix"]] = name
+    if not found:
+        raise AdapterError("it holds no tensors")
+    for module, own in found.items():
+        if len(own) < 2:
+            raise AdapterError(f"{module} has lora_{next(iter(own))} alone: A and B belong together")
+    return found
+
+
+def _why_not(module: str, linears: Mapping[str, tuple[int, int]]) -> str:
+    if ".experts." in f".{module}.":
+        return f"{module} is of experts, whose matrices take no adapters: train without them, or merge the adapter"
+    if module.rpartition(".")[2] in ("lm_head", "embed_tokens"):
+        return f"{module} takes no adapters: neither the embedding nor the head does; merge the adapter"
+    some = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
+    return f"the model has no linear {module} that takes adapters; those that do are called {some}"
+
+
+def _check(
+    module: str,
+    matrices: Mapping[str, Header],
+    linears: Mapping[str, tuple[int, int]],
+    config: AdapterConfig,
+    *,
+    max_rank: int,
+) -> None:
+    rank, (num_inputs, num_outputs) = config.rank_of(module), linears[module]
+    if rank > max_rank:
+        raise AdapterError(f"the rank of {module} is {rank}, above max_lora_rank {max_rank}: raise that")
+    for matrix, shape in (("A", (rank, num_inputs)), ("B", (num_outputs, rank))):
+        header = matrices[matrix]
+        if header.shape != shape:
+            raise AdapterError(
+                f"lora_{matrix} of {module} has the shape {list(header.shape)}; the model and the rank in "
+                f"adapter_config.json make it {list(shape)}"
+            )
+        if header.dtype not in _DTYPES:
+            raise AdapterError(f"lora_{matrix} of {module} is {header.dtype}; allowed are float32, bfloat16, float16")
