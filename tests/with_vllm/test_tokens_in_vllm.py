@@ -69,7 +69,7 @@ def test_two_tensor_parallel_ranks_change_nothing(generate, run_jobs, tiny, fami
     tokens, log = generate(job["model"], ONE_CORE_EACH, llm=job["llm"] | {"tensor_parallel_size": 2}, num_tokens=32)
     assert tokens == alone.tokens
     assert "to vLLM with atom_vllm.models.model_wrapper:ATOM" in log
-    assert ATTENTION_OURS in log
+    assert ATTENTION_OURS in log or family == "deepseek_v3"  # latents bring their own, and vLLM's platform chooses none
 
 
 @pytest.mark.parametrize(("family", "layout"), [("llama-3.1", "int4 packed"), ("qwen3_moe", "fp8 tiles")])
