@@ -54,7 +54,8 @@ class UngatedActivation(Layer):
 class GatedActivation(Layer):
     """``act(gate) * up`` of ``[T, 2 * intermediate_size]``, gate first -> ``[T, intermediate_size]``.
 
-    Where the linear `after`, which gives gate and up, can end with the activation, this layer does nothing.
+    Where the linear `after`, which gives gate and up, can end with the activation, this layer does nothing, and its
+    `problem` is None.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class GatedActivation(Layer):
     ) -> None:
         super().__init__()
         problem = GatedActivationProblem(intermediate_size, context.dtype, activation_named(hidden_act))
+        ends = problem.activation is Activation.SILU and after is not None and after.end_with_silu_and_mul()
+        self.problem = None if ends else problem
         self._apply_to: Callable[[torch.Tensor], torch.Tensor] | None = None
-        if problem.activation is not Activation.SILU or after is None or not after.end_with_silu_and_mul():
+        if not ends:
             self._apply_to = select(GATED_ACTIVATION, problem, context.platform).prepare()
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:

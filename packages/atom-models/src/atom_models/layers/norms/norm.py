@@ -51,7 +51,7 @@ class RMSNorm(WeightedLayer):
         self.eps = eps
         self._name = f"{prefix}.weight"
         self.expect(self._name, (hidden_size,))
-        self._problem = RMSNormProblem(hidden_size, context.dtype, eps, weight_offset)
+        self.problem = RMSNormProblem(hidden_size, context.dtype, eps, weight_offset)
         self._max_unnormed_rows = 0 if feeds is None else feeds.max_normed_rows
         self._effective_weight: torch.Tensor | None = None
         missing = not_loaded(prefix)
@@ -70,16 +70,16 @@ class RMSNorm(WeightedLayer):
         return self._norms.norm(summed(x))
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
-        weight, offset, platform = weights["weight"], self._problem.weight_offset, self._context.platform
+        weight, offset, platform = weights["weight"], self.problem.weight_offset, self._context.platform
         self._effective_weight = weight + offset if offset else weight
-        norm = select(RMS_NORM, self._problem, platform).prepare(weights)
-        max_rows, how = self._max_unnormed_rows, (weight, self._problem.eps, offset)
+        norm = select(RMS_NORM, self.problem, platform).prepare(weights)
+        max_rows, how = self._max_unnormed_rows, (weight, self.problem.eps, offset)
         if max_rows == sys.maxsize:
             self._norms = Norms(lambda x: Unnormed(x, *how))
             return
         # Where a residual is to be added, the norm is free.
-        add_norm = select(ADD_RMS_NORM, self._problem, platform).prepare(weights)
-        over_ranks = AllReduceNormProblem(self._problem, self._context.collectives)
+        add_norm = select(ADD_RMS_NORM, self.problem, platform).prepare(weights)
+        over_ranks = AllReduceNormProblem(self.problem, self._context.collectives)
         reduce_norm = select(ALL_REDUCE_ADD_RMS_NORM, over_ranks, platform).prepare(weights)
         alone = (lambda x: Unnormed(x, *how) if x.shape[0] <= max_rows else norm(x)) if max_rows else norm
         self._norms = Norms(alone, add_norm, reduce_norm)
