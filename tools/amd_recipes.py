@@ -19,9 +19,10 @@ import torch
 from torch import nn
 
 from atom_kernels.activation.ops import GATED_ACTIVATION
+from atom_kernels.activation.rounded import ROUNDED_GATED_ACTIVATION
 from atom_kernels.mixers import select_mixer
 from atom_kernels.moe.ops import MOE_ROUTE
-from atom_kernels.norm import ADD_RMS_NORM
+from atom_kernels.norm import ADD_RMS_NORM, ROUNDED_ADD_RMS_NORM
 from atom_kernels.operator import Op
 from atom_kernels.platform import Platform, use_platform
 from atom_kernels.protocols import CacheFormat
@@ -102,8 +103,10 @@ def _lines(recipe: Recipe, arch: str) -> Iterator[str]:
         yield from _caches(model, platform)
         for title, op, problems in (
             ("routing", MOE_ROUTE, [one.problem for one in model.modules() if isinstance(one, Router)]),
-            ("norms", ADD_RMS_NORM, [one.problem for one in model.modules() if isinstance(one, RMSNorm)]),
-            ("activations", GATED_ACTIVATION, [one.problem for one in model.modules() if _is_activation(one)]),
+            ("norms", ADD_RMS_NORM, _not_rounded(model, RMSNorm)),
+            ("norms that round their rows", ROUNDED_ADD_RMS_NORM, _rounded(model, RMSNorm)),
+            ("activations", GATED_ACTIVATION, _not_rounded(model, GatedActivation)),
+            ("activations that round their rows", ROUNDED_GATED_ACTIVATION, _rounded(model, GatedActivation)),
         ):
             yield from _others(title, op, problems, platform)
 
@@ -155,8 +158,13 @@ def _caches(model: nn.Module, platform: Platform) -> Iterator[str]:
         yield f"    {plan.backend} ({kernels})"
 
 
-def _is_activation(module: nn.Module) -> bool:
-    return isinstance(module, GatedActivation) and module.problem is not None
+def _not_rounded(model: nn.Module, kind: type[RMSNorm | GatedActivation]) -> list[object]:
+    layers = [one for one in model.modules() if isinstance(one, kind)]
+    return [one.problem for one in layers if one.rounded is None and one.problem is not None]
+
+
+def _rounded(model: nn.Module, kind: type[RMSNorm | GatedActivation]) -> list[object]:
+    return [one.rounded for one in model.modules() if isinstance(one, kind) and one.rounded is not None]
 
 
 def _others(title: str, op: Op, problems: Sequence[object], platform: Platform) -> Iterator[str]:

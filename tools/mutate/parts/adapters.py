@@ -12,7 +12,8 @@ _TESTS_OF: dict[str, tuple[str, ...]] = {
     "all_reduce.py": ("all_reduce",),
     "moe/quantized_experts.py": ("quantized_experts",),
     "moe/*.py": ("moe",),
-    "quantized/*.py": ("quantized",),
+    "quantized/rounded_*.py": ("rounded_rows",),
+    "quantized/*.py": ("quantized", "rounded_rows"),
     "attention/cache_write.py": (
         "cache_write",
         "strided",

@@ -69,6 +69,7 @@ class Linear(Layer):
     Attributes:
         max_fused_rows: up to so many rows its kernel adds a base by itself.
         max_normed_rows: up to so many rows its kernel norms x by itself.
+        row_rounding: how x may come rounded by another kernel; None if it may not.
     """
 
     def __init__(
@@ -130,6 +131,8 @@ class Linear(Layer):
     def _find_most_rows(self) -> None:
         limits = {(max_fused_rows(part.plan), max_normed_rows(part.plan, self._platform)) for part in self._parts}
         self.max_fused_rows, self.max_normed_rows = limits.pop() if len(limits) == 1 else (0, 0)
+        roundings = {part.plan.row_rounding for part in self._parts}
+        self.row_rounding = roundings.pop() if len(roundings) == 1 else None
 
     def _rows_of_rank(self, shard: Shard) -> tuple[tuple[int, int], ...]:
         if shard.order:
