@@ -82,6 +82,19 @@ def test_norms_and_activations_round_the_rows_of_the_products_behind_them(name, 
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_a_mixture_in_int4_with_rounded_rows_is_near_its_plain_twin_on_amd(arch, tmp_path):
+    plain = make_tiny(
+        "qwen3_moe", tmp_path / "plain", hidden_size=256, moe_intermediate_size=128, num_hidden_layers=2, head_dim=64
+    )
+    quantized, twin = write_quantized(tmp_path, plain, PUBLISHED["int4 rows"])
+    exact = load_model(twin, dtype="float32", progress=False).logits([TOKENS])[0]
+    got, calls = logits_on_amd(quantized, arch)
+    assert "fused_moe" in calls
+    error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
+    assert error < 0.22
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 def test_a_mixture_in_fp8_is_near_its_plain_twin_on_amd(arch, tmp_path):
     plain = make_tiny(
         "qwen3_moe", tmp_path / "plain", hidden_size=256, moe_intermediate_size=128, num_hidden_layers=2, head_dim=64

@@ -61,7 +61,7 @@ _GEMM_A8W8 = "XQ WQ x_scale w_scale"
 
 FUNCTIONS: dict[str, AiterFunction] = {
     # Dense products.
-    "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout"),
+    "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout", newer={"use_int4": False}),
     "tgemm.mm": _both("aiter.tuned_gemm:tgemm.mm", "inp weights bias otype"),
     "batched_gemm_bf16_CK": _both("aiter.ops.batched_gemm_op_bf16:batched_gemm_bf16_CK", "XQ WQ"),
     # Quantized products, and the quantizers of their rows.
