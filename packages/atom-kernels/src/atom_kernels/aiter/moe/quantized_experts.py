@@ -7,7 +7,6 @@ allow. MXFP4 experts whose rows must stay as they are (GPT-OSS), swiglu and bias
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,12 +34,13 @@ _KINDS: dict[WeightFormat, tuple[str, WeightFormat, int]] = {
     Mxfp4(): ("per_1x32", Mxfp4(), 256),
 }
 _FP4_BLOCK = 32
+_INT4_ROWS = tuple(Integers(4, scale_dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16))
 
 
 def _held(problem: ExpertsProblem, name: str) -> WeightFormat:
     """The format of a matrix, whose scales become float32 whatever they are stored in."""
     held = problem.matrices[name].held
-    return replace(held, scale_dtype=torch.float32) if isinstance(held, Integers) else held
+    return Integers(4) if held in _INT4_ROWS else held
 
 
 def _supports(problem: ExpertsProblem, platform: Platform) -> str | None:
