@@ -20,6 +20,7 @@ from torch import nn
 
 from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.activation.rounded import ROUNDED_GATED_ACTIVATION
+from atom_kernels.aiter.all_reduce import NORMED_GROUP_SIZES
 from atom_kernels.mixers import select_mixer
 from atom_kernels.moe.ops import MOE_ROUTE
 from atom_kernels.norm import ADD_RMS_NORM, ROUNDED_ADD_RMS_NORM
@@ -101,6 +102,10 @@ def _lines(recipe: Recipe, arch: str) -> Iterator[str]:
         yield f"{recipe.model} {recipe.flags} on {platform.name} ({arch}), AITER from git: the first rank, not run"
         yield from _matrices(model)
         yield from _caches(model, platform)
+        if recipe.num_ranks in NORMED_GROUP_SIZES:
+            yield "\nsums over ranks"
+            yield "  aiter (AITER all_reduce)"
+            yield "  aiter (AITER fused_allreduce_rmsnorm), behind such a sum in the place of the norms below"
         for title, op, problems in (
             ("routing", MOE_ROUTE, [one.problem for one in model.modules() if isinstance(one, Router)]),
             ("norms", ADD_RMS_NORM, _not_rounded(model, RMSNorm)),

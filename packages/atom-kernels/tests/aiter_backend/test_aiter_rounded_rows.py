@@ -114,6 +114,25 @@ def test_rows_may_be_slices_lie_anywhere_or_be_none_and_stay_as_they_are():
             add_norm(inside, inside[:3])
 
 
+def test_rows_apart_at_whole_addresses_are_read_as_they_are():
+    with amd_machine("gfx950"), torch.inference_mode():
+        activate = select(ROUNDED_GATED_ACTIVATION, gated_problem(128)).prepare()
+        apart = torch.randn(4, 304, generator=torch.Generator().manual_seed(0)).to(BF16)[:, 8:264]
+        for got, wanted in zip(activate(apart), activate(apart.clone()), strict=True):
+            assert torch.equal(got.float(), wanted.float())
+
+
+@pytest.mark.parametrize("op", [ROUNDED_RMS_NORM, ROUNDED_ADD_RMS_NORM], ids=lambda op: op.name)
+def test_small_rows_are_held_down_by_epsilon(op):
+    problem = norm_problem()
+    with amd_machine("gfx950"), torch.inference_mode():
+        weights, inputs = op.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+        small = tuple(x * 1e-3 for x in inputs)
+        _, scale, *_ = select(op, problem).prepare(weights)(*small)
+        _, wanted, *_ = op.reference(problem, weights, *small)
+        assert mismatch(scale, wanted, Tolerance(0.0, 1e-2)) is None
+
+
 @pytest.mark.parametrize(
     ("op", "problem", "release", "words"),
     [
