@@ -67,8 +67,7 @@ def _supports(problem: ExpertsProblem, platform: Platform) -> str | None:
     if gate_up == Mxfp4() and size % _FP4_BLOCK:
         return f"fused_moe takes blocks of {_FP4_BLOCK}, which {size} does not fill"
     api = api_of(platform)
-    order = ("use_int4",) if gate_up == Integers(4) else ()
-    reason = api.why_not("fused_moe", "w1_scale", "w2_scale") or api.why_not("shuffle_weight", *order)
+    reason = api.why_not("fused_moe", "w1_scale", "w2_scale") or api.why_not("shuffle_weight")
     return reason or (api.why_not("e8m0_shuffle") if gate_up == Mxfp4() else None)
 
 
