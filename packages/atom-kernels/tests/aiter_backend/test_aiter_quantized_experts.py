@@ -144,6 +144,16 @@ def test_experts_that_fused_moe_would_get_wrong_go_on_with_a_reason(weights, cha
     assert words in dict(plan.passed_over)[NAME]
 
 
+def test_scales_of_int4_may_be_stored_in_bfloat16():
+    stored = Integers(4, scale_dtype=BF16)
+    narrow = experts_problem(INT4, gate_up_format=stored, down_format=stored)
+    made, inputs = MOE_EXPERTS.make_inputs(narrow, 4, torch.Generator().manual_seed(0))
+    wide = {name: one.float() if name.endswith("scale") else one for name, one in made.items() if one is not None}
+    with amd_machine("gfx942"), torch.inference_mode():
+        expected = select(MOE_EXPERTS, experts_problem(INT4)).prepare(wide)(*inputs)
+        assert torch.equal(select(MOE_EXPERTS, narrow).prepare(made)(*inputs), expected)
+
+
 def test_a_word_of_int4_has_its_even_columns_in_its_lower_half():
     rows = torch.arange(16, dtype=torch.uint8).repeat(1, 16, 2)
     with amd_machine("gfx942"):
