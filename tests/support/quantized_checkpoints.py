@@ -144,12 +144,14 @@ def words(codes: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torc
     return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
 
 
-def _compressed(form: str, **weights: Any) -> dict[str, Any]:
-    inputs = {"num_bits": 8, "type": weights["type"], "strategy": "token", "dynamic": True, "symmetric": True}
+def _compressed(form: str, *, inputs: str | None = None, **weights: Any) -> dict[str, Any]:
+    """`inputs` is the type of eight bits to which rows are rounded; by default that of weights of eight bits."""
+    inputs = inputs or (weights["type"] if weights["num_bits"] == 8 else None)
+    rounded = {"num_bits": 8, "type": inputs, "strategy": "token", "dynamic": True, "symmetric": True}
     group = {
         "targets": ["Linear"],
         "weights": {"symmetric": True, "dynamic": False} | weights,
-        "input_activations": inputs if weights["num_bits"] == 8 else None,
+        "input_activations": None if inputs is None else rounded,
     }
     ignore = ["lm_head", "re:.*mlp.gate$"]
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}, "ignore": ignore}
@@ -235,6 +237,11 @@ PUBLISHED: Mapping[str, Published] = {
         },
         _compressed("pack-quantized", num_bits=8, type="int", strategy="channel"),
         group=4,
+    ),
+    "int4 rows": Published(
+        Integers(4, scale_dtype=torch.bfloat16),
+        _pack_compressed,
+        _compressed("pack-quantized", num_bits=4, type="int", strategy="channel", inputs="float"),
     ),
     "int4 packed": Published(
         Integers(4, 32, scale_dtype=torch.bfloat16), _pack_compressed, _compressed("pack-quantized", **_INT4), group=32

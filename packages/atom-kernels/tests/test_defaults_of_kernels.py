@@ -33,6 +33,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "formats.float4.Mxfp4": {"name": "mxfp4"},
     "formats.float4.Nvfp4": {"divides": False, "name": "nvfp4"},
     "formats.float8.Float8": {"rows": 1},
+    "formats.row_rounding.RowRounding": {"by_column": False},
     "formats.weight_format.Part": {"rows": 1, "columns": 1, "is_scale": True},
     "linear.contract.LinearProblem": {"bias": False},
     "linear.contract.FusedLinearProblem": {"gated": False},

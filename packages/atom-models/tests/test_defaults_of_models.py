@@ -180,7 +180,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "quantization.layouts.float8.Float8Layout": {"scale": "weight_scale", "rounds_inputs": True},
     "quantization.layouts.integers.Int8Layout": {"scale": "weight_scale", "divisor": 1.0, "rounds_inputs": False},
-    "quantization.layouts.integers.PackedInt4Layout": {"group": 128, "zero_points": False, "checks_shape": False},
+    "quantization.layouts.integers.PackedInt4Layout": {
+        "group": 128,
+        "zero_points": False,
+        "checks_shape": False,
+        "rounds_inputs": False,
+    },
     "quantization.layouts.stored.ExpectedWeight": {"any_length": False},
     "requirements.layer_weights.layer_weights": {"model_impl": "auto"},
     "requirements.parameters.Count": {"parameters": 0, "idle": 0, "stored_bytes": 0},

@@ -35,7 +35,7 @@ def test_an_mlp_norms_up_to_the_rows_of_the_linear_that_ends_with_its_activation
 
 
 def test_a_linear_norms_as_many_rows_as_it_can_and_no_more():
-    norm = RMSNorm(64, 1e-5, BuildContext(), prefix="norm", feeds=SimpleNamespace(max_normed_rows=4))
+    norm = RMSNorm(64, 1e-5, BuildContext(), prefix="norm", feeds=SimpleNamespace(max_normed_rows=4, row_rounding=None))
     norm.load_shard("norm.weight", torch.ones(64))
     norm.finish()
     for num_rows in (1, 4, 5):

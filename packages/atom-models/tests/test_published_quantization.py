@@ -74,6 +74,8 @@ SYMMETRIC = GptqLayout(128, symmetric=True)
 AUTO_ROUND = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 128}
 CACHE_ALONE = {"quant_method": "compressed-tensors", "kv_cache_scheme": FLOAT | {"strategy": "tensor"}}
 
+FLOAT8_ROWS = ROUNDED["input_activations"]
+INT4_ROWS = {"num_bits": 4, "type": "int", "strategy": "channel", "group_size": None, "symmetric": True}
 INT8 = {"dtype": "int8", "qscheme": "per_channel"}
 INT8_INPUTS = {"input_tensors": {"dtype": "int8", "qscheme": "per_token", "is_dynamic": True}}
 QUARK_FP4 = Mxfp4Layout("weight", rounds_inputs=True)
@@ -98,6 +100,13 @@ TILES, TILES_INV = Float8Layout((128, 128)), Float8Layout((128, 128), "weight_sc
         (compressed(INT4 | {"group_size": 128}, HEAD), {Q: PackedInt4Layout(128), HEAD: None}),
         (compressed(INT4 | {"symmetric": False}), {Q: PackedInt4Layout(32, zero_points=True)}),
         (compressed(INT4 | {"strategy": "channel", "group_size": None}), {Q: PackedInt4Layout(None)}),
+        (compressed(INT4_ROWS, input_activations=FLOAT8_ROWS), {Q: PackedInt4Layout(None, rounds_inputs=True)}),
+        (compressed(INT4_ROWS, input_activations=FLOAT8_ROWS | {"dynamic": False}), {Q: PackedInt4Layout(None)}),
+        (
+            compressed(INT4_ROWS | {"symmetric": False}, input_activations=FLOAT8_ROWS),
+            {Q: PackedInt4Layout(None, True)},
+        ),
+        (compressed(INT4, input_activations=FLOAT8_ROWS), {Q: PackedInt4Layout(32)}),
         (compressed(None), {Q: None}),
         (KIMI, {EXPERT: PackedInt4Layout(32), SHARED: None, Q: None, GATE: None, HEAD: None}),
         (compressed({"num_bits": 4, "type": "float", "group_size": 32}), {Q: Mxfp4Layout()}),

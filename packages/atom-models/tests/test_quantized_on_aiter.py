@@ -28,6 +28,7 @@ LAYOUTS = {
     "int8 rows": ("gemm_a8w8", 0.045),
     "mxfp4": ("gemm_a4w4", 0.5),
 }
+_NORM, _ADD_NORM = "rmsnorm2d_fwd_with_dynamicquant", "rmsnorm2d_fwd_with_add_dynamicquant"
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
 
 
@@ -58,6 +59,39 @@ def test_a_published_checkpoint_is_near_its_plain_twin_on_amd(name, arch, tmp_pa
     error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
     # Without its product MXFP4 is not rounded at all.
     assert error < (share if product in calls else 0.02)
+
+
+_QUANTIZERS = ("per_group_quant_hip", "per_token_quant_hip")
+# Layout -> what rounds its rows: norms, the activation, and a quantizer behind attention.
+ROUNDED_BY = {
+    "fp8 tiles": {_NORM, _ADD_NORM, "silu_and_mul_quant", "per_group_quant_hip"},
+    "fp8 rows": {_NORM, _ADD_NORM, "silu_and_mul", "per_token_quant_hip"},
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED_BY)
+def test_norms_and_activations_round_the_rows_of_the_products_behind_them(name, tmp_path):
+    plain = make_tiny("llama", tmp_path / "llama", hidden_size=256, intermediate_size=256, num_hidden_layers=2)
+    quantized, _ = write_quantized(tmp_path, plain, published(name))
+    with amd_machine("gfx950"), recorded_calls() as calls, torch.inference_mode():
+        load_model(quantized, dtype="bfloat16", progress=False).logits([TOKENS])
+    operators = {_NORM, _ADD_NORM, "rmsnorm2d_fwd", "silu_and_mul", "silu_and_mul_quant", *_QUANTIZERS}
+    # The last norm feeds a product of plain numbers.
+    assert calls.names & operators == ROUNDED_BY[name]
+    assert "rmsnorm2d_fwd_with_add" in calls.names
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_a_mixture_in_int4_with_rounded_rows_is_near_its_plain_twin_on_amd(arch, tmp_path):
+    plain = make_tiny(
+        "qwen3_moe", tmp_path / "plain", hidden_size=256, moe_intermediate_size=128, num_hidden_layers=2, head_dim=64
+    )
+    quantized, twin = write_quantized(tmp_path, plain, PUBLISHED["int4 rows"])
+    exact = load_model(twin, dtype="float32", progress=False).logits([TOKENS])[0]
+    got, calls = logits_on_amd(quantized, arch)
+    assert "fused_moe" in calls
+    error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
+    assert error < 0.22
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])

@@ -8,10 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import machine
-from .checks import check_apart, check_contiguous, check_shape, detect_unless, refuse_dtype, refuse_unless
+from . import dynamic_quant, machine
+from .checks import (
+    check_aligned,
+    check_apart,
+    check_contiguous,
+    check_shape,
+    detect_unless,
+    refuse_dtype,
+    refuse_unless,
+)
 
 HALVES = (torch.float16, torch.bfloat16)
+# Of rows up to so many elements, those that a thread takes: all of its row's threads are in one block.
+_ELEMENTS_OF_A_THREAD = ((2048, 8), (4096, 16), (6144, 24), (8192, 32))
 
 
 def silu_and_mul(out: Tensor, input: Tensor, limit: float = 0.0) -> None:
@@ -21,6 +31,30 @@ def silu_and_mul(out: Tensor, input: Tensor, limit: float = 0.0) -> None:
     if limit > 0:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     out.copy_(F.silu(gate) * up)
+
+
+def silu_and_mul_quant(
+    out: Tensor, input: Tensor, scale: Tensor, group_size: int, limit: float, shuffle_scale: bool
+) -> None:
+    """The same in fp8, with a scale for each group of a row, group after group if `shuffle_scale`."""
+    refuse_dtype("input", input, *HALVES)
+    refuse_unless(out.dtype == machine.fp8(), "silu_and_mul_quant: only fp8 and fp4 output types are supported")
+    detect_unless(input.shape[-1] % 2 == 0, f"a row of {input.shape[-1]} has no halves")
+    width = input.shape[-1] // 2
+    refuse_unless(group_size > 0, "silu_and_mul_quant: group_size must be > 0")
+    refuse_unless(width % group_size == 0, "silu_and_mul_quant: d must be divisible by group_size")
+    refuse_unless(group_size & (group_size - 1) == 0, "silu_and_mul_quant: group_size must be power of 2")
+    refuse_unless(width <= 8192, "silu_and_mul_quant: d > 8192 not supported")
+    threads = next(taken for longest, taken in _ELEMENTS_OF_A_THREAD if width <= longest)
+    detect_unless(group_size % threads == 0, f"threads of {threads} elements share no groups of {group_size}")
+    detect_unless(group_size <= 64 * threads, f"groups of {group_size} are wider than a wave")
+    check_contiguous("input", input)
+    check_aligned("input", input, 16)
+    check_apart(out=out, input=input)
+    gate, up = input.float().view(-1, 2 * width).split(width, dim=-1)
+    if limit > 0:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    dynamic_quant.write_rows(out, scale, F.silu(gate) * up, group_size, shuffle_scale)
 
 
 def gelu_and_mul(out: Tensor, input: Tensor) -> None:

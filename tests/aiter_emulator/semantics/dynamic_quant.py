@@ -7,7 +7,15 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from . import machine, mx
-from .checks import check_aligned, detect_unless, refuse_dtype, refuse_unless
+from .checks import (
+    check_aligned,
+    check_contiguous,
+    check_dtype,
+    check_shape,
+    detect_unless,
+    refuse_dtype,
+    refuse_unless,
+)
 from .quant import largest
 
 _INPUTS = (torch.float16, torch.bfloat16)
@@ -46,6 +54,29 @@ def per_group(
         _by_column[stored] = True
         scales = stored
     return codes.view(x.shape), scales
+
+
+def write_rows(
+    out: Tensor, scale: Tensor, values: Tensor, group_size: int, by_column: bool, *, longest: int | None = None
+) -> None:
+    """What kernels that norm or activate write of float32 `values`: rounded once, with scales of rows or groups."""
+    rows, columns = values.shape
+    refuse_unless(out.dtype in (machine.fp8(), torch.int8), f" not support output type: {out.dtype}")
+    refuse_unless(longest is None or columns <= longest, f" not support n: {columns}")
+    check_shape("out", out, rows, columns)
+    check_contiguous("out", out)
+    detect_unless(columns % 8 == 0, f"rows of {columns} elements are no whole vectors of 16 bytes")
+    detect_unless(group_size == 0 or columns % group_size == 0, f"{columns} columns are no groups of {group_size}")
+    groups = columns // group_size if group_size else 1
+    check_shape("scale", scale, rows, groups)
+    check_contiguous("scale", scale)
+    check_dtype("scale", scale, torch.float32)
+    codes, scales = _divided(values.reshape(rows * groups, -1), out.dtype)
+    out.view(torch.uint8).copy_(codes.view(rows, columns).view(torch.uint8))
+    scales = scales.view(rows, groups)
+    scale.copy_(scales.t().contiguous().view(rows, groups) if by_column else scales)
+    if by_column and group_size:
+        _by_column[scale] = True
 
 
 def lies_by_column(scale: Tensor) -> bool:

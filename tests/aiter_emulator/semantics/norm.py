@@ -6,8 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import machine
-from .checks import check_apart, check_contiguous, check_dtype, check_rows, check_shape, detect_unless, refuse_unless
+from . import dynamic_quant, machine
+from .checks import (
+    check_aligned,
+    check_apart,
+    check_contiguous,
+    check_dtype,
+    check_rows,
+    check_shape,
+    detect_unless,
+    refuse_unless,
+)
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -40,6 +49,62 @@ def rms_norm_with_add(
     total = input.float() + residual_in.float()
     residual_out.copy_(total)
     out.copy_(_normed(total, weight, epsilon, use_model_sensitive_rmsnorm, gemma_norm, input.dtype))
+
+
+def rms_norm_rounded(
+    out: Tensor,
+    input: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    epsilon: float,
+    rounds_first: int,
+    group_size: int = 0,
+    shuffle_scale: bool = False,
+) -> None:
+    """Writes the norm in fp8 or int8 with its scales; it is rounded once, unless `rounds_first`."""
+    _check_rounded_inputs(input, weight)
+    check_apart(out=out, input=input)
+    normed = _normed(input.float(), weight, epsilon, rounds_first, False, torch.float32)
+    dynamic_quant.write_rows(out, scale, normed, group_size, shuffle_scale, longest=_longest(group_size, shuffle_scale))
+
+
+def add_rms_norm_rounded(
+    out: Tensor,
+    input: Tensor,
+    residual_in: Tensor,
+    residual_out: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    epsilon: float,
+    rounds_first: int,
+    group_size: int = 0,
+    shuffle_scale: bool = False,
+) -> None:
+    """The same of ``residual_out = input + residual_in``, which is written too. The exact sum is what is normed."""
+    _check_rounded_inputs(input, weight)
+    for name, tensor in {"residual_in": residual_in, "residual_out": residual_out}.items():
+        refuse_unless(tensor.dtype == input.dtype, f"{name} is {tensor.dtype}, input {input.dtype}")
+        check_shape(name, tensor, *input.shape)
+        check_contiguous(name, tensor)
+    check_apart(out=out, input=input, residual_in=residual_in, residual_out=residual_out)
+    check_apart(residual_out=residual_out, input=input, residual_in=residual_in)
+    total = input.float() + residual_in.float()
+    normed = _normed(total, weight, epsilon, rounds_first, False, torch.float32)
+    dynamic_quant.write_rows(out, scale, normed, group_size, shuffle_scale, longest=_longest(group_size, shuffle_scale))
+    residual_out.copy_(total)
+
+
+def _longest(group_size: int, shuffle_scale: bool) -> int | None:
+    """git's kernel of whole rows takes any; that of groups, and Composable Kernel's, 8192 elements."""
+    return None if machine.release() == "git" and not group_size and not shuffle_scale else 8192
+
+
+def _check_rounded_inputs(input: Tensor, weight: Tensor) -> None:
+    _check_rows_and_weight("rmsnorm", input, weight)
+    refuse_unless(input.dtype in HALVES, f"rounded norms take fp16 and bf16, not {input.dtype}")
+    detect_unless(input.dim() == 2, f"the kernel takes rows of two dimensions, not {input.dim()}")
+    check_contiguous("input", input)
+    check_aligned("input", input, 16)
 
 
 def layernorm(input: Tensor, weight: Tensor, bias: Tensor, epsilon: float, x_bias: Tensor | None) -> Tensor:

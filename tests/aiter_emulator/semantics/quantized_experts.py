@@ -42,14 +42,17 @@ def fused_moe(
     if given:
         raise NotImplementedError(f"the emulator has quantized experts without {', '.join(given)}")
     weights, ids, mask = routed
-    packed = 2 if quant_type == PER_1X32 else 1
+    is_int4 = w1.dtype == torch.uint32
+    packed = 8 if is_int4 else 2 if quant_type == PER_1X32 else 1
+    if is_int4 and quant_type != PER_TOKEN:
+        raise NotImplementedError("the emulator has int4 experts with a scale for each row")
     (num_tokens, hidden), num_experts, inter = hidden_states.shape, w2.shape[0], w2.shape[2] * packed
     assert w1.shape[1] == inter * 2, f"Invalid MoE weight: {w1.shape=} {w2.shape=}"
     detect_unless(hidden_states.dtype == torch.bfloat16, "the assembly stores bf16, whatever the tokens are")
     check_shape("w1", w1, num_experts, None, hidden // packed)
     check_shape("w2", w2, None, hidden, None)
     check_contiguous("hidden_states", hidden_states)
-    wanted = mx.fp4x2() if quant_type == PER_1X32 else machine.fp8()
+    wanted = mx.fp4x2() if quant_type == PER_1X32 else torch.uint32 if is_int4 else machine.fp8()
     if quant_type == PER_1X32:
         refuse_unless(machine.arch() == "gfx950", "no kernel of fp4 experts on gfx942")
     step = 2 * TILE if quant_type == PER_1X32 else TILE
@@ -58,6 +61,10 @@ def fused_moe(
     assert w2_scale is not None, "w2_scale is missing"
     for name, tensor in {"w1": w1, "w2": w2}.items():
         check_dtype(name, tensor, wanted)
+        if is_int4:
+            # Kernels of int4 know but one order, and nobody asks for the attribute.
+            require_shuffled(name, int4_numbers(tensor), use_int4=True)
+            continue
         require_shuffled(name, tensor.view(torch.uint8))
         marked = getattr(tensor, "is_shuffled", False)
         detect_unless(marked or not reads_attribute, f"{name} lost is_shuffled: it is read in the plain order")
@@ -72,6 +79,14 @@ def fused_moe(
             between = _rounded((F.silu(gate) * up).to(torch.bfloat16), quant_type)
             result.index_add_(0, tokens, between @ second[expert].t() * weights[tokens, slots][:, None])
     return result.to(torch.bfloat16)
+
+
+def int4_numbers(words: Tensor) -> Tensor:
+    """Words of eight numbers, columns 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits on -> int8, column by column."""
+    detect_unless(words.is_contiguous(), "words of int4 are read as contiguous")
+    nibbles = words.view(torch.int32).unsqueeze(-1) >> torch.arange(0, 32, 4) & 15
+    evens_and_odds = nibbles.unflatten(-1, (2, 4)).transpose(-1, -2)
+    return ((evens_and_odds.flatten(-3) ^ 8) - 8).to(torch.int8)
 
 
 def _rounded(rows: Tensor, quant_type: int) -> Tensor:
@@ -89,7 +104,10 @@ def _rounded(rows: Tensor, quant_type: int) -> Tensor:
 def _numbers(name: str, weight: Tensor, scale: Tensor, quant_type: int) -> Tensor:
     """The weights of all experts in float32, in the plain order."""
     num_experts, rows, columns = weight.shape
-    plain = unshuffled(weight.view(torch.uint8)).view(weight.dtype)
+    if weight.dtype == torch.uint32:
+        plain = unshuffled(int4_numbers(weight), use_int4=True)
+    else:
+        plain = unshuffled(weight.view(torch.uint8)).view(weight.dtype)
     if quant_type == PER_1X32:
         blocks = 2 * columns // mx.BLOCK
         scales = mx.read_scales(f"{name}_scale", scale.view(-1, scale.shape[-1]), num_experts * rows, blocks)

@@ -16,9 +16,9 @@ from .checks import detect_unless, refuse_unless
 
 Layout = tuple[int, int]
 
-# The digest of every matrix that was shuffled, with its layout. Matrices that shuffling leaves as they are (zeros)
-# are not here: they are fine in both orders.
-_shuffled: dict[bytes, Layout] = {}
+# The digest of every matrix that was shuffled, with its layout and whether it is one of int4. Matrices that shuffling
+# leaves as they are (zeros) are not here: they are fine in both orders.
+_shuffled: dict[bytes, tuple[Layout, bool]] = {}
 _digests: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -38,7 +38,7 @@ def shuffle_weight(x: Tensor, layout: Layout = (16, 16), use_int4: bool = False,
     shuffled = reorder(x, layout, use_int4)
     for plain, other in zip(_matrices(x), _matrices(shuffled), strict=True):
         if not torch.equal(_bytes(plain), _bytes(other)):
-            _shuffled[_digest(other)] = layout
+            _shuffled[_digest(other)] = layout, use_int4
     shuffled = shuffled.view(dtype)
     shuffled.is_shuffled = True
     if pad_k_to:
@@ -57,10 +57,10 @@ def reorder(x: Tensor, layout: Layout = (16, 16), use_int4: bool = False) -> Ten
     return tiles.permute(0, 1, 3, 4, 2, 5).contiguous().view(x.shape)
 
 
-def unshuffled(x: Tensor, layout: Layout = (16, 16)) -> Tensor:
+def unshuffled(x: Tensor, layout: Layout = (16, 16), use_int4: bool = False) -> Tensor:
     """The plain order of a shuffled weight."""
     rows, columns = layout
-    piece = 16 // x.element_size()
+    piece = 32 if use_int4 else 16 // x.element_size()
     tiles = x.contiguous().view(
         -1, x.shape[-2] // rows, x.shape[-1] // (2 * columns), 2 * columns // piece, rows, piece
     )
@@ -77,12 +77,12 @@ def require_plain(name: str, x: Tensor) -> None:
     detect_unless(not holds_shuffled(x), f"{name} is shuffled, the kernel reads it as it is")
 
 
-def require_shuffled(name: str, x: Tensor, layout: Layout = (16, 16)) -> None:
+def require_shuffled(name: str, x: Tensor, layout: Layout = (16, 16), use_int4: bool = False) -> None:
     """For kernels that read tiles; a matrix that the order does not change is fine."""
     detect_unless(x.is_contiguous(), f"{name} is shuffled and must be contiguous")
     for digest, matrix in zip(_matrix_digests(x), _matrices(x), strict=True):
-        if _shuffled.get(digest) != layout:
-            same = torch.equal(_bytes(matrix), _bytes(unshuffled(matrix, layout)))
+        if _shuffled.get(digest) != (layout, use_int4):
+            same = torch.equal(_bytes(matrix), _bytes(unshuffled(matrix, layout, use_int4)))
             detect_unless(same, f"{name} is not shuffled with {layout}, the kernel reads it so")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from atom_kernels.formats import RowRounding
     from atom_kernels.platform import Platform
 
     Weights = Mapping[str, torch.Tensor | None]
@@ -109,6 +110,7 @@ class Backend:
         layout: how it wants its weights.
         max_rows: largest leading dimension it should serve, None for any; a callable decides by problem and platform.
         tolerance: ``problem -> Tolerance`` of a vendor's library where it promises less than `Op.tolerance`.
+        row_rounding: how it rounds its rows, where another kernel may do so and hand it codes and scales.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Backend:
     layout: WeightLayout = SOURCE
     max_rows: int | Callable[[Any, Platform], int | None] | None = None
     tolerance: Callable[[Any], Tolerance] | None = None
+    row_rounding: RowRounding | None = None
 
     def __post_init__(self) -> None:
         if self.name not in BACKEND_ORDER:

@@ -14,6 +14,7 @@ from atom_kernels.opaque import register_opaque
 from atom_kernels.operator import check_weights
 
 if TYPE_CHECKING:
+    from atom_kernels.formats import RowRounding
     from atom_kernels.operator import Op, WeightLayout, Weights
 
 
@@ -27,6 +28,7 @@ class PlanRow:
     layout: WeightLayout
     bind: Callable[[Any, Weights], Callable[..., Any]]
     is_fallback: bool
+    row_rounding: RowRounding | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class Plan:
     def has_kernel(self) -> bool:
         """Whether a kernel serves the calls of fewest rows, instead of plain torch."""
         return not self.rows[0].is_fallback
+
+    @property
+    def row_rounding(self) -> RowRounding | None:
+        """How rows may come rounded, codes and scales, to calls of any number of rows; None if they may not."""
+        found = {row.row_rounding for row in self.rows}
+        return found.pop() if len(found) == 1 else None
 
     @property
     def weight_bytes(self) -> int:

@@ -132,7 +132,8 @@ def _choose_rows(
 
 
 def _row(backend: Backend, limit: int | None) -> PlanRow:
-    return PlanRow(limit, backend.name, backend.implementation, backend.layout, backend.bind, backend.is_fallback)
+    names, how = (backend.name, backend.implementation), (backend.layout, backend.bind, backend.is_fallback)
+    return PlanRow(limit, *names, *how, backend.row_rounding)
 
 
 def _label(backend: Backend) -> str:

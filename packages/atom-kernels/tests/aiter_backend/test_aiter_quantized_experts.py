@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from amd_machine import amd_machine
+from atom_kernels.aiter.moe.int4_codes import numbers_of, to_machine_int4
 from atom_kernels.cases import mismatch, parity_cases
-from atom_kernels.formats import Float8, Integers, Mxfp4
+from atom_kernels.formats import Float8, Integers, Mxfp4, pack_nibbles
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.operator import Tolerance
@@ -19,13 +20,15 @@ from machine_rounding import rounded_rows
 
 BF16 = torch.bfloat16
 ROWS, TILES, BLOCKS, FP4 = Float8(), Float8(128, 128), Float8(1, 128), Mxfp4()
-INPUTS = {ROWS: ROWS, TILES: BLOCKS, FP4: FP4}
+INT4 = Integers(4)
+INPUTS = {ROWS: ROWS, TILES: BLOCKS, FP4: FP4, INT4: ROWS}
 NAME = "aiter (AITER fused_moe of quantized experts)"
 # Sizes of each format: whole tiles, and those that are filled up.
 SIZES = {
     ROWS: ((256, 128), (128, 24), (384, 192)),
     TILES: ((128, 128), (384, 256)),
     FP4: ((256, 256), (512, 192), (256, 32)),
+    INT4: ((256, 128), (128, 24), (384, 192)),
 }
 MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi"), ("gfx950", "pypi")]
 
@@ -90,7 +93,7 @@ def test_packed_experts_take_the_bytes_that_the_plan_says(weights):
 
 
 def test_inputs_and_weights_may_be_slices():
-    for weights, size in ((ROWS, 96), (TILES, 256), (FP4, 192)):
+    for weights, size in ((ROWS, 96), (TILES, 256), (FP4, 192), (INT4, 96)):
         with amd_machine("gfx950"), torch.inference_mode():
             problem = experts_problem(weights, size=size)
             made, (x, gates, ids, _) = MOE_EXPERTS.make_inputs(problem, 1, torch.Generator().manual_seed(0))
@@ -128,6 +131,9 @@ def test_inputs_and_weights_may_be_slices():
         (ROWS, {"batch_invariant": True}, "gfx942", "number of tokens"),
         (ROWS, {"hidden_size": 192}, "gfx942", "tiles of 128, which 192 x 256"),
         (TILES, {"intermediate_size": 192}, "gfx942", "tiles of 128, which 256 x 192"),
+        (INT4, {"input_format": None}, "gfx942", "rows of these experts are not rounded"),
+        (INT4, {"hidden_size": 192}, "gfx942", "tiles of 128, which 192 x 256"),
+        (INT4, {"gate_up_format": Integers(4, 32)}, "gfx950", "not in int4 per 32 and int4 per row"),
         (FP4, {"hidden_size": 384}, "gfx950", "tiles of 256, which 384 x 256"),
         (FP4, {"intermediate_size": 48}, "gfx950", "blocks of 32, which 48 does not fill"),
     ],
@@ -136,6 +142,27 @@ def test_experts_that_fused_moe_would_get_wrong_go_on_with_a_reason(weights, cha
     plan = select(MOE_EXPERTS, experts_problem(weights, **changes), Platform.rocm(arch))
     assert NAME not in {f"{row.backend} ({row.implementation})" for row in plan.rows}
     assert words in dict(plan.passed_over)[NAME]
+
+
+def test_scales_of_int4_may_be_stored_in_bfloat16():
+    stored = Integers(4, scale_dtype=BF16)
+    narrow = experts_problem(INT4, gate_up_format=stored, down_format=stored)
+    made, inputs = MOE_EXPERTS.make_inputs(narrow, 4, torch.Generator().manual_seed(0))
+    wide = {name: one.float() if name.endswith("scale") else one for name, one in made.items() if one is not None}
+    with amd_machine("gfx942"), torch.inference_mode():
+        expected = select(MOE_EXPERTS, experts_problem(INT4)).prepare(wide)(*inputs)
+        assert torch.equal(select(MOE_EXPERTS, narrow).prepare(made)(*inputs), expected)
+
+
+def test_a_word_of_int4_has_its_even_columns_in_its_lower_half():
+    rows = torch.arange(16, dtype=torch.uint8).repeat(1, 16, 2)
+    with amd_machine("gfx942"):
+        words = to_machine_int4(numbers_of(pack_nibbles(rows)))
+    # The codes 0 to 7 stand for -8 to -1, and 8 to 15 for 0 to 7: nothing is in another order within 32 columns.
+    assert [hex(word & 0xFFFFFFFF) for word in words.view(torch.int32)[0, 0, :2].tolist()] == [
+        "0xfdb9eca8",
+        "0x75316420",
+    ]
 
 
 @pytest.mark.parametrize("missing", ["fused_moe", "shuffle_weight", "e8m0_shuffle"])
@@ -151,7 +178,7 @@ def test_the_check_of_the_command_allows_what_rounding_leaves_and_no_more(arch, 
     problems = [one for one in MOE_EXPERTS.parity_problems() if one.input_format is not None]
     with amd_machine(arch, release) as platform, torch.inference_mode():
         cases = list(parity_cases(replace(MOE_EXPERTS, parity_problems=lambda: problems), platform, "aiter"))
-        assert len(cases) == (3 if arch == "gfx950" else 2) * len(MOE_EXPERTS.parity_rows)
+        assert len(cases) == (4 if arch == "gfx950" else 3) * len(MOE_EXPERTS.parity_rows)
         for case in cases:
             got, expected = case.run(), case.expected()
             assert mismatch(got, expected, case.tolerance) is None, case.label

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from aiter_wheel import AiterWheel, aiter_wheel, parameters
 from emulated_aiter import TREES
+from tests.aiter_emulator.semantics.quantized_experts import int4_numbers
 
 pytestmark = pytest.mark.network
 
@@ -49,6 +50,13 @@ def test_every_function_has_the_parameters_of_the_real_one(wheel: AiterWheel, fi
 def test_the_package_has_the_version_of_the_wheel(wheel: AiterWheel):
     metadata = (TREE / f"amd_aiter-{wheel.file.name.split('-')[1]}.dist-info" / "METADATA").read_text()
     assert f"Version: {wheel.file.name.split('-')[1]}" in metadata.splitlines()
+
+
+def test_words_of_int4_hold_what_the_wheels_helpers_put_there(wheel: AiterWheel):
+    names = ("convert_int8_to_uint32_int4", "rearrange_4bit_elements")
+    pack, rearrange = wheel.functions("aiter/int4_utils.py", *names).values()
+    numbers = torch.randint(-8, 8, (2, 4, 16), dtype=torch.int8)
+    assert torch.equal(int4_numbers(rearrange(pack(numbers))), numbers)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fnuz, torch.int8])

@@ -10,6 +10,7 @@ import torch
 from atom_kernels.activation import native, triton_backend
 from atom_kernels.activation.contract import ActivationProblem, GatedActivationProblem, activation, gated_activation
 from atom_kernels.activation.names import UNGATED, Activation
+from atom_kernels.activation.rounded import ROUNDED_GATED_ACTIVATION
 from atom_kernels.activation.sigmoid_gate import SIGMOID_GATE
 from atom_kernels.aiter import activation as aiter_activation
 from atom_kernels.dtypes import FLOATS
@@ -91,4 +92,4 @@ ACTIVATION = Op(
     work=lambda problem, num_rows: Work(2 * num_rows * problem.size * problem.dtype.itemsize),
 )
 
-OPS = (ACTIVATION, GATED_ACTIVATION, SIGMOID_GATE)
+OPS = (ACTIVATION, GATED_ACTIVATION, SIGMOID_GATE, ROUNDED_GATED_ACTIVATION)

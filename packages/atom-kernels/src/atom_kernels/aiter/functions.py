@@ -61,7 +61,7 @@ _GEMM_A8W8 = "XQ WQ x_scale w_scale"
 
 FUNCTIONS: dict[str, AiterFunction] = {
     # Dense products.
-    "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout"),
+    "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout", newer={"use_int4": False}),
     "tgemm.mm": _both("aiter.tuned_gemm:tgemm.mm", "inp weights bias otype"),
     "batched_gemm_bf16_CK": _both("aiter.ops.batched_gemm_op_bf16:batched_gemm_bf16_CK", "XQ WQ"),
     # Quantized products, and the quantizers of their rows.
@@ -81,6 +81,20 @@ FUNCTIONS: dict[str, AiterFunction] = {
     "per_group_quant_hip": _both("aiter.ops.quant:per_group_quant_hip", "x quant_dtype group_size transpose_scale"),
     "per_1x32_f4_quant_hip": _both("aiter.ops.quant:per_1x32_f4_quant_hip", "x quant_dtype shuffle"),
     "e8m0_shuffle": _both("aiter.utility.fp4_utils:e8m0_shuffle", "scale"),
+    # Norms, and activations behind them, that round their rows in the same kernel.
+    "rmsnorm2d_fwd_with_dynamicquant": _both(
+        "aiter.ops.rmsnorm:rmsnorm2d_fwd_with_dynamicquant",
+        "out input yscale weight epsilon",
+        newer={"group_size": 0, "shuffle_scale": False},
+    ),
+    "rmsnorm2d_fwd_with_add_dynamicquant": _both(
+        "aiter.ops.rmsnorm:rmsnorm2d_fwd_with_add_dynamicquant",
+        "out input residual_in residual_out yscale weight epsilon",
+        newer={"group_size": 0, "shuffle_scale": False},
+    ),
+    "silu_and_mul_quant": _git(
+        "aiter.ops.activation:silu_and_mul_quant", "out input scale group_size shuffle_scale", newer={"limit": 0.0}
+    ),
     # Norms.
     "rmsnorm2d_fwd": _both("aiter.ops.rmsnorm:rmsnorm2d_fwd", "input weight epsilon"),
     "rmsnorm2d_fwd_with_add": _both(

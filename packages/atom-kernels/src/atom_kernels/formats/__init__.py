@@ -6,6 +6,7 @@ from atom_kernels.formats.float4 import Mxfp4, Nvfp4
 from atom_kernels.formats.float8 import Float8
 from atom_kernels.formats.integers import Integers, Offset
 from atom_kernels.formats.nibbles import pack_nibbles, unpack_nibbles
+from atom_kernels.formats.row_rounding import RowRounding
 from atom_kernels.formats.weight_format import Part, Plain, WeightFormat, dequantized, num_bytes, spread, weight_specs
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Offset",
     "Part",
     "Plain",
+    "RowRounding",
     "WeightFormat",
     "cut",
     "dequantized",

@@ -19,6 +19,7 @@ def composed(
     *,
     normed_linear: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor] | None = None,
     activation_backend: str | None = None,
+    rounded_linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
     """The kernel of a `fused_linear`.
 
@@ -27,6 +28,7 @@ def composed(
         norm: the RMS norm of x with a weight, an epsilon and an offset of the weight.
         normed_linear: both of these, where that is a kernel less.
         activation_backend: the only backend that may serve the activation, None for the best one here.
+        rounded_linear: the linear of rows that another kernel has rounded, of their codes and scales.
     """
     activate = None
     if problem.gated:
@@ -39,8 +41,13 @@ def composed(
         eps: float = 0.0,
         norm_offset: float = 0.0,
         residual: torch.Tensor | None = None,
+        row_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if norm_weight is None:
+        if row_scale is not None:
+            if rounded_linear is None:
+                raise TypeError("fused_linear was given rows that are rounded, and rounds its rows by itself")
+            out = rounded_linear(x, row_scale)
+        elif norm_weight is None:
             out = linear(x)
         elif normed_linear is not None:
             out = normed_linear(x, norm_weight, eps, norm_offset)

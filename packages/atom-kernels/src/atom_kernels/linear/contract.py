@@ -97,14 +97,17 @@ def fused_linear(
     residual_TN: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     input_format: WeightFormat | None = None,
+    row_scale_TG: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias)``.
 
     The norm (`rms_norm`; without `norm_weight_K` there is none), the activation (the gated silu, if `gated`) and the
     residual may each be left out. What is multiplied may be rounded to `input_format`. Rounded once to `out_dtype`, by
-    default x's, at the end.
+    default x's, at the end. With `row_scale_TG` x is rounded already: codes, a scale for each group of a row.
     """
     x = x_TK.float()
+    if row_scale_TG is not None:
+        x, input_format = (x.unflatten(1, (row_scale_TG.shape[1], -1)) * row_scale_TG.unsqueeze(-1)).flatten(1), None
     if norm_weight_K is not None:
         x = rms_norm(x, norm_weight_K, eps, weight_offset=norm_offset)
     if input_format is not None:

@@ -31,12 +31,13 @@ def _reference(
     eps: float = 0.0,
     norm_offset: float = 0.0,
     residual_TN: torch.Tensor | None = None,
+    row_scale_TG: torch.Tensor | None = None,
 ) -> torch.Tensor:
     weight_NK = problem.weight_format.dequantize(weights, problem.in_features)
     return fused_linear(
         x_TK, weight_NK, weights["bias"], norm_weight_K=norm_weight_K,
-        eps=eps, norm_offset=norm_offset, gated=problem.gated, residual_TN=residual_TN, out_dtype=problem.out_dtype,
-        input_format=problem.input_format,
+        eps=eps, norm_offset=norm_offset, gated=problem.gated, residual_TN=residual_TN,
+        out_dtype=problem.result_dtype, input_format=problem.input_format, row_scale_TG=row_scale_TG,
     )  # fmt: skip
 
 
@@ -81,7 +82,8 @@ FUSED_LINEAR = Op(
     name="fused_linear",
     contract=fused_linear,
     reference=_reference,
-    schema="(Tensor x, Tensor? norm_weight, float eps, float norm_offset, Tensor? residual) -> Tensor",
+    schema="(Tensor x, Tensor? norm_weight, float eps, float norm_offset, Tensor? residual, "
+    "Tensor? row_scale=None) -> Tensor",
     fake=empty_result,
     backends=(
         aiter_linear.FUSED_BACKEND,

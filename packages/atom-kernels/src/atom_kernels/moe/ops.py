@@ -196,6 +196,7 @@ def _quantized_problems() -> tuple[ExpertsProblem, ...]:
             for weights, inputs, size in (
                 (Float8(), Float8(), 96),
                 (Float8(128, 128), Float8(1, 128), 128),
+                (Integers(4), Float8(), 96),
                 (Mxfp4(), Mxfp4(), 192),
             )
         ),
@@ -240,7 +241,7 @@ MOE_EXPERTS = Op(
             ExpertsProblem(
                 *(8, 2, 512, 1024), torch.bfloat16, gate_up_format=weights, down_format=weights, input_format=inputs
             )
-            for weights, inputs in ((Float8(128, 128), Float8(1, 128)), (Mxfp4(), Mxfp4()))
+            for weights, inputs in ((Float8(128, 128), Float8(1, 128)), (Integers(4), Float8()), (Mxfp4(), Mxfp4()))
         ),
     ),
     tolerance=experts_tolerance,

@@ -12,6 +12,7 @@ from atom_kernels.dtypes import FLOATS
 from atom_kernels.norm import native, triton_backend
 from atom_kernels.norm.contract import LayerNormProblem, RMSNormProblem, add_rms_norm, layer_norm, rms_norm
 from atom_kernels.norm.gated import GATED_RMS_NORM
+from atom_kernels.norm.rounded import ROUNDED_ADD_RMS_NORM, ROUNDED_RMS_NORM
 from atom_kernels.operator import Backend, Op, WeightSpec, Work
 from atom_kernels.tolerances import elementwise_tolerance
 
@@ -151,4 +152,4 @@ LAYER_NORM = Op(
     work=_work,
 )
 
-OPS = (RMS_NORM, ADD_RMS_NORM, GATED_RMS_NORM, LAYER_NORM)
+OPS = (RMS_NORM, ADD_RMS_NORM, GATED_RMS_NORM, LAYER_NORM, ROUNDED_RMS_NORM, ROUNDED_ADD_RMS_NORM)

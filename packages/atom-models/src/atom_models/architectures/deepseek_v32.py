@@ -67,7 +67,7 @@ class DeepseekV32Index(Layer):
         super().__init__()
         heads, size = config.index_n_heads, config.index_head_dim
         self.query = Shard("indexer.wq_b", heads * size)
-        self.key_and_weights = (Shard("indexer.wk", size), Shard("indexer.weights_proj", heads))
+        self.weights_and_key = (Shard("indexer.weights_proj", heads), Shard("indexer.wk", size))
         self.k_norm = LayerNorm(size, _INDEX_NORM_EPS, context, prefix=f"{prefix}.k_norm")
         problem = IndexProblem(
             num_heads=heads,
@@ -109,7 +109,8 @@ class DeepseekV32Attention(Layer):
         latents = (Shard("q_a_proj", q_rank), Shard("kv_a_proj_with_mqa", problem.latent_dim))
         queries = (Shard("q_b_proj", num_heads * problem.query_dim, context.collectives.size),)
         if self.index is not None:
-            latents, queries = (*latents, *self.index.key_and_weights), (*queries, self.index.query)
+            # Latents end within a tile of 128 rows, so that nothing that is stored in tiles can follow them whole.
+            latents, queries = (*self.index.weights_and_key, *latents), (*queries, self.index.query)
         self._latents, self._queries = ([shard.features_on_rank for shard in shards] for shards in (latents, queries))
         self.qkv_proj = Linear(hidden_size, latents, context, prefix=f"{prefix}.qkv_a_proj")
         self.q_b_proj = Linear(q_rank, queries, context, prefix=f"{prefix}.q_b_proj")
@@ -127,10 +128,11 @@ class DeepseekV32Attention(Layer):
     def forward(
         self, positions: torch.Tensor, hidden_states: Normed, chosen: torch.Tensor | None
     ) -> tuple[Term, torch.Tensor | None]:
-        q, kv, *index = self.qkv_proj(hidden_states).split(self._latents, dim=-1)
+        *index, q, kv = self.qkv_proj(hidden_states).split(self._latents, dim=-1)
         q, *index_q = self.q_b_proj(self.q_a_layernorm(q)).split(self._queries, dim=-1)
         if self.index is not None:
-            chosen = self.index(*index_q, *index, positions)
+            head_weights, key = index
+            chosen = self.index(*index_q, key, head_weights, positions)
         return self.o_proj(self.attn(q, kv, positions, chosen)), chosen
 
 

@@ -192,14 +192,13 @@ class LlamaMLP(Layer):
             prefix=f"{prefix}.gate_up_proj",
             bias=config.mlp_bias,
         )
-        self.act = GatedActivation(
-            config.activation, self.gate_up_proj.out_features // 2, context, after=self.gate_up_proj
-        )
-        # Another problem, with other limits, where the linear ends with the activation.
-        self.max_normed_rows = self.gate_up_proj.max_normed_rows
         self.down_proj = RowParallelLinear(
             size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=config.mlp_bias
         )
+        size_here = self.gate_up_proj.out_features // 2
+        self.act = GatedActivation(config.activation, size_here, context, after=self.gate_up_proj, feeds=self.down_proj)
+        # Another problem, with other limits, where the linear ends with the activation.
+        self.max_normed_rows, self.row_rounding = self.gate_up_proj.max_normed_rows, self.gate_up_proj.row_rounding
 
     def forward(self, hidden_states: Normed) -> Term:
         return self.down_proj(self.act(self.gate_up_proj(hidden_states)))

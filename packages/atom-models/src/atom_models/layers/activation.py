@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atom_kernels.activation import Activation, ActivationProblem, GatedActivationProblem, SigmoidGateProblem
 from atom_kernels.activation.ops import ACTIVATION, GATED_ACTIVATION
+from atom_kernels.activation.rounded import ROUNDED_GATED_ACTIVATION, RoundedActivationProblem
 from atom_kernels.activation.sigmoid_gate import SIGMOID_GATE
 from atom_kernels.select import select
 from atom_models.layers.layer import Layer
+from atom_models.layers.norms.residual import Rounded
 
 if TYPE_CHECKING:
+    from atom_kernels.platform import Platform
     from atom_models.build_context import BuildContext
     from atom_models.layers.linear import Linear
 
@@ -54,20 +57,44 @@ class UngatedActivation(Layer):
 class GatedActivation(Layer):
     """``act(gate) * up`` of ``[T, 2 * intermediate_size]``, gate first -> ``[T, intermediate_size]``.
 
-    Where the linear `after`, which gives gate and up, can end with the activation, this layer does nothing.
+    Where the linear `after`, which gives gate and up, can end with the activation, this layer does nothing, and its
+    `problem` is None. Where the linear that it `feeds` rounds its rows and a kernel activates and rounds at once, the
+    result is `Rounded`, and `rounded` is the problem of both.
     """
 
     def __init__(
-        self, hidden_act: str, intermediate_size: int, context: BuildContext, *, after: Linear | None = None
+        self,
+        hidden_act: str,
+        intermediate_size: int,
+        context: BuildContext,
+        *,
+        after: Linear | None = None,
+        feeds: Linear | None = None,
     ) -> None:
         super().__init__()
         problem = GatedActivationProblem(intermediate_size, context.dtype, activation_named(hidden_act))
-        self._apply_to: Callable[[torch.Tensor], torch.Tensor] | None = None
-        if problem.activation is not Activation.SILU or after is None or not after.end_with_silu_and_mul():
+        ends = problem.activation is Activation.SILU and after is not None and after.end_with_silu_and_mul()
+        self.problem = None if ends else problem
+        self.rounded = None if ends else _rounded_by_a_kernel(problem, feeds, context.platform)
+        self._apply_to: Callable[[torch.Tensor], Any] | None = None
+        if self.rounded is not None:
+            activate = select(ROUNDED_GATED_ACTIVATION, self.rounded, context.platform).prepare()
+            self._apply_to = lambda gate_up: Rounded(*activate(gate_up))
+        elif not ends:
             self._apply_to = select(GATED_ACTIVATION, problem, context.platform).prepare()
 
-    def forward(self, gate_up: torch.Tensor) -> torch.Tensor:
+    def forward(self, gate_up: torch.Tensor) -> torch.Tensor | Rounded:
         return gate_up if self._apply_to is None else self._apply_to(gate_up)
+
+
+def _rounded_by_a_kernel(
+    gated: GatedActivationProblem, feeds: Linear | None, platform: Platform
+) -> RoundedActivationProblem | None:
+    """The activation with the rounding of the linear that it feeds, if a kernel does both at once."""
+    if feeds is None or feeds.row_rounding is None:
+        return None
+    problem = RoundedActivationProblem(gated, feeds.row_rounding)
+    return problem if select(ROUNDED_GATED_ACTIVATION, problem, platform).has_kernel else None
 
 
 class SigmoidGate(Layer):

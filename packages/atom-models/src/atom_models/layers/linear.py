@@ -36,6 +36,7 @@ class Linear(Layer):
     Attributes:
         max_fused_rows: up to so many rows its kernel adds a base by itself.
         max_normed_rows: up to so many rows its kernel norms x by itself.
+        row_rounding: how x may come rounded by another kernel; None if it may not.
         adapted: what adapters add to it; None where it takes none. Then its kernel does nothing but the product.
     """
 
@@ -110,10 +111,12 @@ class Linear(Layer):
 
     def _find_most_rows(self) -> None:
         if self.adapted is not None:
-            self.max_fused_rows = self.max_normed_rows = 0
+            self.max_fused_rows, self.max_normed_rows, self.row_rounding = 0, 0, None
             return
         limits = {(max_fused_rows(part.plan), max_normed_rows(part.plan, self._platform)) for part in self._parts}
         self.max_fused_rows, self.max_normed_rows = limits.pop() if len(limits) == 1 else (0, 0)
+        roundings = {part.plan.row_rounding for part in self._parts}
+        self.row_rounding = roundings.pop() if len(roundings) == 1 else None
 
     def _rows_of_rank(self, shard: Shard) -> tuple[tuple[int, int], ...]:
         if shard.order:

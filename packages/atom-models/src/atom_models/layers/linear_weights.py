@@ -16,7 +16,7 @@ from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
-from atom_models.layers.norms.residual import Unnormed
+from atom_models.layers.norms.residual import Rounded, Unnormed
 from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 from atom_models.quantization import LINEARS, HeldFormat
 from atom_models.quantization.packing import held_problem
@@ -121,6 +121,8 @@ def max_normed_rows(plan: Plan, platform: Platform) -> int:
 def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``apply(x, residual=None)`` with those weights; x may be `Unnormed`, and there may be a residual, in fused rows.
 
+    It may be `Rounded` where the plan says how.
+
     Args:
         weights: the tensors of the format, and "bias" if there is one. The caller drops them.
     """
@@ -129,6 +131,8 @@ def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., to
         return run
 
     def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:
+        if isinstance(x, Rounded):
+            return run(x.codes_TD, None, 0.0, 0.0, residual, x.scale_TG)
         return run(*(x if isinstance(x, Unnormed) else (x, None, 0.0, 0.0)), residual)
 
     return apply

@@ -36,7 +36,7 @@ class UngatedMLP(Layer):
     ) -> None:
         super().__init__()
         self.up_proj = ColumnParallelLinear(hidden_size, intermediate_size, context, prefix=f"{prefix}.{up}", bias=bias)
-        self.max_normed_rows = self.up_proj.max_normed_rows
+        self.max_normed_rows, self.row_rounding = self.up_proj.max_normed_rows, self.up_proj.row_rounding
         self.act = UngatedActivation(hidden_act, self.up_proj.out_features, context)
         self.down_proj = RowParallelLinear(
             intermediate_size, hidden_size, context, prefix=f"{prefix}.{down}", bias=bias

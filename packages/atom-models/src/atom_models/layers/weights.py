@@ -36,18 +36,21 @@ class HeldWeights:
     Attributes:
         held: the number format in which they are kept.
         operator, implementations: what runs them; by backend and name, in the order in which they are tried.
+        layouts: the names of their copies, which differ in the order of the numbers.
         num_bytes: bytes of all copies that this rank keeps, with biases.
     """
 
     held: str
     operator: str
     implementations: tuple[str, ...]
+    layouts: tuple[str, ...]
     num_bytes: int
 
     @classmethod
     def run_by(cls, plan: Plan, held: str) -> HeldWeights:
         implementations = tuple(dict.fromkeys(f"{row.backend} ({row.implementation})" for row in plan.rows))
-        return cls(held, plan.op.name, implementations, plan.weight_bytes)
+        layouts = tuple(name for name, _ in plan.layouts)
+        return cls(held, plan.op.name, implementations, layouts, plan.weight_bytes)
 
 
 @dataclass(frozen=True)

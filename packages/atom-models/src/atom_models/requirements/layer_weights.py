@@ -60,7 +60,7 @@ def layer_weights(
     )
     model = build_model(checkpoint, context)
     formats = _formats_in_files(checkpoint)
-    kinds: dict[tuple[tuple[str, str, tuple[str, ...]], tuple[str, str, str]], list[int]] = {}
+    kinds: dict[tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], tuple[str, str, str]], list[int]] = {}
     for weights in (weights for layer in loadable(model) for weights in layer.weights()):
         if weights.held is None:
             continue
@@ -68,7 +68,10 @@ def layer_weights(
         rule = "" if weights.asked is None else _numbers_left_out(chosen.for_layer(weights.asked, dtype).rule)
         if weights.layouts and weights.is_stored_plain:
             stored = _stored_plainly(checkpoint, formats, weights.names) or stored
-        kind = (held.held, held.operator, held.implementations), (_kind(weights.names), stored, rule)
+        kind = (
+            (held.held, held.operator, held.implementations, held.layouts),
+            (kind_of_names(weights.names), stored, rule),
+        )
         kinds.setdefault(kind, []).append(held.num_bytes)
     found = [LayerWeights(*held, sum(sizes), *kind, len(sizes)) for (held, kind), sizes in kinds.items()]
     return (*found, _rest(checkpoint, model, dtype, formats))
@@ -104,10 +107,10 @@ def _rest(checkpoint: Checkpoint, model: nn.Module, dtype: torch.dtype, formats:
     num_bytes = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in weights.values())
     held = Plain(dtype).name
     stored = _stored_plainly(checkpoint, formats, sorted(weights)) or held
-    return LayerWeights(held, "", (), num_bytes, "norms and others", stored, "", len(others))
+    return LayerWeights(held, "", (), (), num_bytes, "norms and others", stored, "", len(others))
 
 
-def _kind(names: tuple[str, ...]) -> str:
+def kind_of_names(names: tuple[str, ...]) -> str:
     """One name for layers that run as one, whatever their numbers."""
     parents, ends = zip(*(name.rpartition(".")[::2] for name in names), strict=True)
     end = ends[0] if len(ends) == 1 else f"{{{','.join(ends)}}}"

@@ -38,3 +38,15 @@ def gelu_tanh_and_mul(
     input: Tensor,
 ) -> None:
     activation.gelu_tanh_and_mul(out, input)
+
+
+@compile_ops("module_activation")
+def silu_and_mul_quant(
+    out: Tensor,
+    input: Tensor,
+    scale: Tensor,
+    group_size: int,
+    limit: float = 0.0,
+    shuffle_scale: bool = False,
+) -> None:
+    activation.silu_and_mul_quant(out, input, scale, group_size, limit, shuffle_scale)

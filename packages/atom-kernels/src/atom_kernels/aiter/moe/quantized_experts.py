@@ -1,7 +1,7 @@
-"""Quantized experts on AITER: `fused_moe` with weights in fp8 by rows or tiles, or in MXFP4 on MI355X.
+"""Quantized experts on AITER: `fused_moe` with weights in fp8 by rows or tiles, in int4 by rows, or in MXFP4 on MI355X.
 
-It rounds the rows of both products to the weights' format, as `ExpertsProblem.input_format` must allow. MXFP4 experts
-whose rows must stay as they are (GPT-OSS), swiglu and biases go on to the next backend.
+It rounds the rows of both products to the weights' format (those of int4 to fp8), as `ExpertsProblem.input_format` must
+allow. MXFP4 experts whose rows must stay as they are (GPT-OSS), swiglu and biases go on to the next backend.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch.nn.functional import pad
 from atom_kernels.activation.names import Activation
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
+from atom_kernels.aiter.moe.int4_codes import numbers_of, to_machine_int4
 from atom_kernels.aiter.quantized.float8_codes import to_machine_float8
 from atom_kernels.aiter.quantized.linears import ALIGNED
-from atom_kernels.formats import Float8, Mxfp4, WeightFormat, num_bytes
+from atom_kernels.formats import Float8, Integers, Mxfp4, WeightFormat, num_bytes
 from atom_kernels.operator import Backend, Tolerance, WeightLayout
 from atom_kernels.platform import Platform, detect_platform
 
@@ -28,17 +29,25 @@ _SHUFFLE = (16, 16)
 # The format of weights -> AITER's name of it, the rows' format, and the multiples of both sizes that kernels take.
 _KINDS: dict[WeightFormat, tuple[str, WeightFormat, int]] = {
     Float8(): ("per_Token", Float8(), 128),
+    Integers(4): ("per_Token", Float8(), 128),
     Float8(128, 128): ("per_1x128", Float8(1, 128), 128),
     Mxfp4(): ("per_1x32", Mxfp4(), 256),
 }
 _FP4_BLOCK = 32
+_INT4_ROWS = tuple(Integers(4, scale_dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16))
+
+
+def _held(problem: ExpertsProblem, name: str) -> WeightFormat:
+    """The format of a matrix, whose scales become float32 whatever they are stored in."""
+    held = problem.matrices[name].held
+    return Integers(4) if held in _INT4_ROWS else held
 
 
 def _supports(problem: ExpertsProblem, platform: Platform) -> str | None:
     if problem.activation != Activation.SILU or problem.bias:
         bias = " and biases" if problem.bias else ""
         return f"quantized, fused_moe is called for silu without biases, not {problem.activation}{bias}"
-    gate_up, down = problem.matrices["gate_up"].held, problem.matrices["down"].held
+    gate_up, down = _held(problem, "gate_up"), _held(problem, "down")
     if gate_up not in _KINDS or gate_up != down:
         names = " and ".join(dict.fromkeys((gate_up.name, down.name)))
         return f"fused_moe is called for experts in {', '.join(one.name for one in _KINDS)}, not in {names}"
@@ -64,7 +73,7 @@ def _supports(problem: ExpertsProblem, platform: Platform) -> str | None:
 
 def padded_size(problem: ExpertsProblem) -> int:
     """The intermediate size in whole tiles: rows and columns of zeros change nothing."""
-    multiple = _KINDS[problem.matrices["gate_up"].held][2]
+    multiple = _KINDS[_held(problem, "gate_up")][2]
     return -(-problem.intermediate_size // multiple) * multiple
 
 
@@ -72,6 +81,8 @@ def _pack(problem: ExpertsProblem, weights: Any) -> dict[str, torch.Tensor | Non
     size, missing = problem.intermediate_size, padded_size(problem) - problem.intermediate_size
     gate_up, gate_up_scale = weights["gate_up"], weights["gate_up_scale"]
     down, down_scale = weights["down"], weights["down_scale"]
+    if _held(problem, "gate_up") == Integers(4):
+        gate_up, down = numbers_of(gate_up), numbers_of(down)
     if missing:
         gate_up, gate_up_scale = _fill_halves(gate_up, size, missing), _fill_halves(gate_up_scale, size, missing)
         down = _fill(down, (0, missing * down.shape[2] // size))
@@ -93,6 +104,8 @@ def _fill_halves(tensor: torch.Tensor, size: int, missing: int) -> torch.Tensor:
 
 def _machine_parts(name: str, codes: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor | None]:
     """A matrix of all experts as AITER's kernels read it, in the machine's number format."""
+    if codes.dtype is torch.int8:
+        return {name: to_machine_int4(codes), f"{name}_scale": scale.float().contiguous()}
     shuffle = library().bind("shuffle_weight", "x", layout=_SHUFFLE)
     if codes.dtype is torch.uint8:
         codes = codes.view(library().package.dtypes.fp4x2)
@@ -104,7 +117,7 @@ def _machine_parts(name: str, codes: torch.Tensor, scale: torch.Tensor) -> dict[
 
 def _num_bytes(problem: ExpertsProblem, source_bytes: int) -> int:
     hidden, size = problem.hidden_size, padded_size(problem)
-    held = problem.matrices["gate_up"].held
+    held = _held(problem, "gate_up")
     sizes = ((2 * size, hidden), (hidden, size))
     return problem.num_experts * sum(num_bytes(held, rows, columns) for rows, columns in sizes)
 
@@ -113,7 +126,7 @@ def _bind(problem: ExpertsProblem, weights: Any) -> Callable[..., torch.Tensor]:
     from atom_kernels.aiter.moe.experts import bind_fused_moe
 
     scales = {"w1_scale": weights["gate_up_scale"], "w2_scale": weights["down_scale"]}
-    quant_type, _, _ = _KINDS[problem.matrices["gate_up"].held]
+    quant_type, _, _ = _KINDS[_held(problem, "gate_up")]
     return bind_fused_moe(problem, weights, quant_type, aligned_to=ALIGNED, **scales)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.float8_codes import SHUFFLE, pack, pack_shuffled
 from atom_kernels.aiter.quantized.fp8_rows import why_not_loaded
-from atom_kernels.aiter.quantized.linears import Linear, backends, on_rows, why_not_rounded
-from atom_kernels.formats import Float8
+from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
+from atom_kernels.formats import Float8, RowRounding
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
 
@@ -42,17 +40,16 @@ def _supports_plain(problem: LinearProblem, platform: Platform) -> str | None:
     return reason or api_of(platform).why_not("gemm_a8w8_blockscale")
 
 
-def _bind_shuffled(problem: LinearProblem, weights: Any) -> Linear:
+def _bind_shuffled(problem: LinearProblem, weights: Any) -> RowsProduct:
     return _bind(problem, weights, "gemm_a8w8_blockscale_bpreshuffle", scales_by_column=True)
 
 
-def _bind_plain(problem: LinearProblem, weights: Any) -> Linear:
+def _bind_plain(problem: LinearProblem, weights: Any) -> RowsProduct:
     return _bind(problem, weights, "gemm_a8w8_blockscale", scales_by_column=False)
 
 
-def _bind(problem: LinearProblem, weights: Any, function: str, *, scales_by_column: bool) -> Linear:
+def _bind(problem: LinearProblem, weights: Any, function: str, *, scales_by_column: bool) -> RowsProduct:
     """Shuffled weights want the scales of x column after column, which their strides do not say."""
-    bias = weights["bias"]
     quantize = library().bind(
         "per_group_quant_hip",
         "x",
@@ -64,11 +61,7 @@ def _bind(problem: LinearProblem, weights: Any, function: str, *, scales_by_colu
         function, "XQ", "x_scale", WQ=weights["weight"], w_scale=weights["scale"], dtype=problem.dtype
     )
 
-    def product(rows: torch.Tensor) -> torch.Tensor:
-        out = multiply(*quantize(rows))
-        return out if bias is None else out.add_(bias)
-
-    return on_rows(problem, product)
+    return RowsProduct(quantize, multiply).plus(weights["bias"])
 
 
 SHUFFLED, FUSED_SHUFFLED = backends(
@@ -76,7 +69,12 @@ SHUFFLED, FUSED_SHUFFLED = backends(
     _supports_shuffled,
     _bind_shuffled,
     WeightLayout("aiter_fp8_blocks_16x16", pack_shuffled),
+    RowRounding(BLOCK, by_column=True),
 )
 PLAIN, FUSED_PLAIN = backends(
-    "AITER gemm_a8w8_blockscale of blocks in fp8", _supports_plain, _bind_plain, WeightLayout("aiter_fp8_blocks", pack)
+    "AITER gemm_a8w8_blockscale of blocks in fp8",
+    _supports_plain,
+    _bind_plain,
+    WeightLayout("aiter_fp8_blocks", pack),
+    RowRounding(BLOCK),
 )

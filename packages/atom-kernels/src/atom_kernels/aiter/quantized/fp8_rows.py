@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.float8_codes import SHUFFLE, pack, pack_shuffled
-from atom_kernels.aiter.quantized.linears import Linear, backends, on_rows, why_not_rounded
-from atom_kernels.formats import Float8
+from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
+from atom_kernels.formats import Float8, RowRounding
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
 
@@ -56,8 +54,7 @@ def why_not_loaded(problem: LinearProblem) -> str | None:
     return None
 
 
-def _bind_shuffled(problem: LinearProblem, weights: Any) -> Linear:
-    bias = weights["bias"]
+def _bind_shuffled(problem: LinearProblem, weights: Any) -> RowsProduct:
     quantize = library().bind("per_token_quant_hip", "x", quant_dtype=weights["weight"].dtype)
     multiply = library().bind(
         "gemm_a8w8_bpreshuffle",
@@ -69,14 +66,10 @@ def _bind_shuffled(problem: LinearProblem, weights: Any) -> Linear:
         dtype=problem.dtype,
     )
 
-    def product(rows: torch.Tensor) -> torch.Tensor:
-        out = multiply(*quantize(rows))
-        return out if bias is None else out.add_(bias)
-
-    return on_rows(problem, product)
+    return RowsProduct(quantize, multiply).plus(weights["bias"])
 
 
-def _bind_plain(problem: LinearProblem, weights: Any) -> Linear:
+def _bind_plain(problem: LinearProblem, weights: Any) -> RowsProduct:
     quantize = library().bind("per_token_quant_hip", "x", quant_dtype=weights["weight"].dtype)
     bias = weights["bias"]
     multiply = library().bind(
@@ -88,7 +81,7 @@ def _bind_plain(problem: LinearProblem, weights: Any) -> Linear:
         bias=None if bias is None else bias.contiguous(),
         dtype=problem.dtype,
     )
-    return on_rows(problem, lambda rows: multiply(*quantize(rows)))
+    return RowsProduct(quantize, multiply)
 
 
 SHUFFLED, FUSED_SHUFFLED = backends(
@@ -96,7 +89,12 @@ SHUFFLED, FUSED_SHUFFLED = backends(
     _supports_shuffled,
     _bind_shuffled,
     WeightLayout("aiter_fp8_rows_16x16", pack_shuffled),
+    RowRounding(),
 )
 PLAIN, FUSED_PLAIN = backends(
-    "AITER gemm_a8w8 of rows in fp8", _supports_plain, _bind_plain, WeightLayout("aiter_fp8_rows", pack)
+    "AITER gemm_a8w8 of rows in fp8",
+    _supports_plain,
+    _bind_plain,
+    WeightLayout("aiter_fp8_rows", pack),
+    RowRounding(),
 )

@@ -13,7 +13,7 @@ import torch
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.fp8_rows import why_not_loaded
-from atom_kernels.aiter.quantized.linears import Linear, backends, on_rows, why_not_rounded
+from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
 from atom_kernels.formats import Integers
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
@@ -38,7 +38,7 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
     }
 
 
-def _bind(problem: LinearProblem, weights: Any) -> Linear:
+def _bind(problem: LinearProblem, weights: Any) -> RowsProduct:
     multiply = library().bind(
         "gemm_a8w8",
         "XQ",
@@ -49,11 +49,11 @@ def _bind(problem: LinearProblem, weights: Any) -> Linear:
         dtype=problem.dtype,
     )
 
-    def product(rows: torch.Tensor) -> torch.Tensor:
+    def quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         parts = _INT8.quantize(rows)
-        return multiply(parts["weight"], parts["scale"])
+        return parts["weight"], parts["scale"]
 
-    return on_rows(problem, product)
+    return RowsProduct(quantize, multiply)
 
 
 BACKEND, FUSED = backends("AITER gemm_a8w8 of rows in int8", _supports, _bind, WeightLayout("aiter_int8_rows", _pack))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from atom_kernels.dtypes import unplanned
-from atom_kernels.formats import WeightFormat
+from atom_kernels.formats import RowRounding, WeightFormat
 from atom_kernels.operator import Backend, WeightLayout
 from atom_kernels.platform import Platform
 
@@ -38,8 +38,31 @@ def why_not_rounded(
     return None
 
 
-def on_rows(problem: LinearProblem, product: Linear) -> Linear:
-    """The linear whose `product` takes contiguous rows ``[T, K]`` with T > 0 at an aligned address."""
+class RowsProduct(NamedTuple):
+    """A product of rounded rows.
+
+    Attributes:
+        round: contiguous rows ``[T, K]`` with T > 0, at an aligned address -> their codes and scales.
+        multiply: these -> ``[T, N]``.
+    """
+
+    round: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+    def plus(self, bias: torch.Tensor | None) -> RowsProduct:
+        """The same with a bias added to it."""
+        if bias is None:
+            return self
+        return RowsProduct(self.round, lambda codes, scale: self.multiply(codes, scale).add_(bias))
+
+
+def aligned(rows: torch.Tensor) -> torch.Tensor:
+    """The same rows at an address that AITER's quantizers read from."""
+    return rows.clone() if rows.data_ptr() % ALIGNED else rows
+
+
+def on_rows(problem: LinearProblem, product: RowsProduct) -> Linear:
+    """The linear of rows in the problem's dtype, which it rounds first."""
     size, out_size, dtype = problem.in_features, problem.weight_rows, problem.dtype
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -48,9 +71,22 @@ def on_rows(problem: LinearProblem, product: Linear) -> Linear:
         rows = x.reshape(-1, size).contiguous()
         if not rows.shape[0]:
             return x.new_empty((*x.shape[:-1], out_size))
-        if rows.data_ptr() % ALIGNED:
-            rows = rows.clone()
-        return product(rows).view(*x.shape[:-1], out_size)
+        return product.multiply(*product.round(aligned(rows))).view(*x.shape[:-1], out_size)
+
+    return run
+
+
+def on_rounded_rows(
+    problem: LinearProblem, product: RowsProduct
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The linear of rows ``[T, K]`` that are rounded already."""
+
+    def run(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        if codes.shape[-1] != problem.in_features:
+            raise unplanned("linear", codes, problem.in_features, codes.dtype)
+        if not codes.shape[0]:
+            return codes.new_empty((0, problem.weight_rows), dtype=problem.dtype)
+        return product.multiply(codes, scale)
 
     return run
 
@@ -58,25 +94,37 @@ def on_rows(problem: LinearProblem, product: Linear) -> Linear:
 def backends(
     implementation: str,
     supports: Callable[[LinearProblem, Platform], str | None],
-    bind: Callable[[LinearProblem, Any], Linear],
+    bind: Callable[[LinearProblem, Any], RowsProduct],
     layout: WeightLayout,
+    row_rounding: RowRounding | None = None,
 ) -> tuple[Backend, Backend]:
     """A product as the backend of a linear alone, and of one between its neighbors."""
+
+    def bind_alone(problem: LinearProblem, weights: Any) -> Linear:
+        return on_rows(problem, bind(problem, weights))
 
     def bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
         from atom_kernels.linear.composed import composed
         from atom_kernels.norm import rms_norm
 
+        product = bind(problem.product, weights)
         return composed(
             problem,
-            bind(problem.product, weights),
+            on_rows(problem.product, product),
             lambda x, weight, eps, offset: rms_norm(x, weight, eps, weight_offset=offset),
+            rounded_linear=None if row_rounding is None else on_rounded_rows(problem.product, product),
         )
 
     def supports_fused(problem: FusedLinearProblem, platform: Platform) -> str | None:
         return supports(problem.product, platform)
 
-    alone = Backend(name="aiter", implementation=implementation, supports=supports, bind=bind, layout=layout)
-    between = f"{implementation}, between operators"
-    fused = Backend(name="aiter", implementation=between, supports=supports_fused, bind=bind_fused, layout=layout)
+    alone = Backend(name="aiter", implementation=implementation, supports=supports, bind=bind_alone, layout=layout)
+    fused = Backend(
+        name="aiter",
+        implementation=f"{implementation}, between operators",
+        supports=supports_fused,
+        bind=bind_fused,
+        layout=layout,
+        row_rounding=row_rounding,
+    )
     return alone, fused

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
-from atom_kernels.aiter.quantized.linears import Linear, backends, on_rows, why_not_rounded
+from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
 from atom_kernels.formats import Mxfp4
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
@@ -54,8 +54,8 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     return source_bytes + -problem.weight_rows % _SCALE_ROWS * (problem.in_features // _BLOCK)
 
 
-def _bind(problem: LinearProblem, weights: Any) -> Linear:
-    aiter, num_outputs, bias = library(), problem.weight_rows, weights["bias"]
+def _bind(problem: LinearProblem, weights: Any) -> RowsProduct:
+    aiter, num_outputs = library(), problem.weight_rows
     codes: torch.dtype = aiter.package.dtypes.fp4x2
     quantize = aiter.bind("per_1x32_f4_quant_hip", "x", quant_dtype=codes, shuffle=True)
     fixed = {"B": weights["weight"], "B_scale": weights["scale"], "bpreshuffle": True}
@@ -71,11 +71,7 @@ def _bind(problem: LinearProblem, weights: Any) -> Linear:
     else:
         multiply = aiter.bind("gemm_a4w4", "A", "A_scale", dtype=torch.bfloat16, **fixed)
 
-    def product(rows: torch.Tensor) -> torch.Tensor:
-        out = multiply(*quantize(rows))
-        return out if bias is None else out.add_(bias)
-
-    return on_rows(problem, product)
+    return RowsProduct(quantize, multiply).plus(weights["bias"])
 
 
 BACKEND, FUSED = backends(

@@ -119,7 +119,7 @@ class Mixer(WeightedLayer):
         return Weights(
             stack.expected,
             [RankWeight(stack.shape, num_bytes)],
-            lambda: HeldWeights(form.name, self.problem.name, backends, num_bytes),
+            lambda: HeldWeights(form.name, self.problem.name, backends, ("source",), num_bytes),
             names=(matrix.name,),
             layouts=(matrix.layout,),
             asked=matrix.name,

@@ -21,6 +21,7 @@ from atom_models.layers.rank_sum import RankSum
 from atom_models.layers.weighted_layer import WeightedLayer
 
 if TYPE_CHECKING:
+    from atom_kernels.formats import RowRounding
     from atom_models.build_context import BuildContext
     from atom_models.layers.mixture.moe_config import MoEConfig, SharedExpertsConfig
 
@@ -76,6 +77,7 @@ class MoE(Layer):
     """
 
     max_normed_rows = 0
+    row_rounding: RowRounding | None = None
 
     def __init__(self, config: MoEConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
@@ -111,10 +113,10 @@ class SharedExperts(Layer):
             hidden_size, {"gate_proj": size, "up_proj": size}, context, prefix=f"{name}.gate_up_proj"
         )
         size_here = self.gate_up_proj.out_features // 2
-        self.act = GatedActivation(config.hidden_act, size_here, context, after=self.gate_up_proj)
         # Not a RowParallelLinear: the sum over ranks comes later, together with that of the routed experts.
         columns = context.even_run(size, f"{name}.down_proj: in_features")
         self.down_proj = Linear(size, hidden_size, context, prefix=f"{name}.down_proj", columns=columns)
+        self.act = GatedActivation(config.hidden_act, size_here, context, after=self.gate_up_proj, feeds=self.down_proj)
         self.gate = None
         if shared.gate is not None:
             self.gate = ReplicatedLinear(hidden_size, 1, context, prefix=f"{prefix}.{shared.gate}", quantized=False)

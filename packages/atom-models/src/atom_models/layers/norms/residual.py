@@ -17,6 +17,17 @@ class Unnormed(NamedTuple):
     weight_offset: float
 
 
+class Rounded(NamedTuple):
+    """Activations as the linear that reads them would round them: see `atom_kernels.formats.RowRounding`."""
+
+    codes_TD: torch.Tensor
+    scale_TG: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.codes_TD.shape
+
+
 class Unsummed:
     """``compute(x)``, what a layer adds to the residual, before it is computed, so that its kernel may add both.
 
@@ -37,7 +48,7 @@ class Unsummed:
 
 
 # What a norm gives the layer that it feeds.
-Normed = torch.Tensor | Unnormed
+Normed = torch.Tensor | Unnormed | Rounded
 
 
 class Unreduced:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atom_kernels.formats import Integers, Offset, WeightFormat
+from atom_kernels.formats import Float8, Integers, Offset, WeightFormat
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layouts.stored import ExpectedWeight, check_scales, expected_scale, rows_of_scale
 
@@ -96,16 +96,22 @@ class PackedInt4Layout:
         zero_points: there are some, packed along the outputs.
         scale_dtype: in which scales are held, whatever the checkpoint has.
         checks_shape: ``weight_shape`` is there: it is read, and has to be that of the layer.
+        rounds_inputs: activations may be rounded to fp8, each row by itself.
     """
 
     group: int | None = 128
     zero_points: bool = False
     scale_dtype: torch.dtype = torch.float32
     checks_shape: bool = False
+    rounds_inputs: bool = False
 
     @property
     def name(self) -> str:
         return f"packed {self.weight_format.name}"
+
+    @property
+    def input_format(self) -> WeightFormat | None:
+        return Float8() if self.rounds_inputs else None
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -57,7 +57,9 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
             if weights.get("actorder") not in (None, "weight", "static", False):
                 raise unsupported("compressed-tensors", f"{where}.actorder", weights["actorder"], "weight, null")
             inputs = group_size("compressed-tensors", f"{where}.weights.group_size", size)
-            return PackedInt4Layout(inputs, not weights.get("symmetric", True))
+            is_symmetric = weights.get("symmetric", True)
+            rounds_rows = inputs is None and is_symmetric and _are_float8_rows(group.get("input_activations"))
+            return PackedInt4Layout(inputs, not is_symmetric, rounds_inputs=rounds_rows)
         case ("float", 4, _) if size == 32:
             return Mxfp4Layout(rounds_inputs=rounds_inputs)
         case ("float", 4, _) if size == 16:
@@ -66,3 +68,9 @@ def _compressed_layout(where: str, group: Config, form: str) -> StoredLayout | N
     found = ", ".join(f"{key} {value}" for key, value in {"format": form, **told}.items())
     allowed = "fp8, int4, mxfp4 and nvfp4, and int8 that is symmetric"
     raise unsupported("compressed-tensors", f"{where}.weights", found, allowed)
+
+
+def _are_float8_rows(activations: Config | None) -> bool:
+    """Whether activations are rounded to fp8 as they come, each row to a scale of its own."""
+    wanted = {"type": "float", "num_bits": 8, "strategy": "token", "dynamic": True}
+    return isinstance(activations, Mapping) and wanted.items() <= activations.items()

@@ -93,9 +93,13 @@ def _with_what_it_checks(layout: StoredLayout, present: Mapping[str, Header]) ->
     return layout
 
 
+# Layouts of which a checkpoint may say that activations are rounded too.
+_ROUNDING = (Float8Layout, Int8Layout, Mxfp4Layout, PackedInt4Layout)
+
+
 def input_format_of(layout: StoredLayout) -> WeightFormat | None:
     """The format to which activations may be rounded for weights that are stored so; None where there is none."""
-    return layout.input_format if isinstance(layout, Float8Layout | Int8Layout | Mxfp4Layout) else None
+    return layout.input_format if isinstance(layout, _ROUNDING) else None
 
 
 def _bare(dtype: torch.dtype) -> str:
