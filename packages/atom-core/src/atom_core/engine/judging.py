@@ -108,5 +108,5 @@ def _activation(config: Mapping[str, Any], num_labels: int) -> Activation:
 
 
 def _sigmoid(x: float) -> float:
-    """Of large numbers of either sign, too."""
+    """It stays finite for large numbers of either sign."""
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
