@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # The engine's words for `--kv-cache-dtype`, and names of dtypes that are planned with too.
 _DTYPES = ("float32", "bfloat16", "float8_e4m3fn")
 CACHE_WORDS = (*CACHE_DTYPES, *_DTYPES)
+# An encoder keeps nothing of a text.
+ANY_NUMBER = "any number"
 
 
 def memory_lines(
@@ -49,8 +51,8 @@ def memory_lines(
 
 
 def _num_fitting(num_bytes: int, each: int) -> str:
-    """How many requests of so many bytes `each` fit; an encoder keeps nothing of a text, so that any number does."""
-    return str(max(0, num_bytes) // each) if each else "any number"
+    """How many requests of so many bytes `each` fit."""
+    return str(max(0, num_bytes) // each) if each else ANY_NUMBER
 
 
 def accelerator_lines(
@@ -113,7 +115,7 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
         size(placement.weight_bytes),
         size(placement.cache_bytes),
         str(placement.longest_request),
-        *(_num_fitting(placement.cache_bytes, placement.bytes_of_request(context)) for context in contexts),
+        *(str(placement.num_requests(one)) if placement.bytes_of_request(one) else ANY_NUMBER for one in contexts),
     )
 
 
