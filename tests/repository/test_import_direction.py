@@ -50,6 +50,7 @@ ROOMS = {
         "routes startup",
         "responses batches",
         "answers observe",
+        "scoring",
         "generation",
         "prompts",
         "state",

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of encoders, written by `transformers`; their tokenizers lay out pairs as published ones do."""
+"""Tiny random encoders, written by `transformers`; their tokenizers lay out pairs as published ones do."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_encoder(
     Args:
         family: one of `FAMILIES`, or "qwen3".
         labels: how many labels its head has; None saves the encoder alone.
-        fields: of the config, beside those of the family.
+        fields: what its config has beside what the family says.
     """
     if labels is not None:
         names = {str(index): f"label-{index}" for index in range(labels)}

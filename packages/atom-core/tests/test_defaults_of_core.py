@@ -62,8 +62,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "engine.async_engine.AsyncEngine.check_room": {"n": 1, "num_tokens": 0, "tenant": ""},
     "engine.async_engine.AsyncEngine.sleep": {"level": 1},
     "engine.async_engine.AsyncEngine.shutdown": {"drain_timeout": 0.0},
-    "engine.embedding_model.EmbeddingModel": {"pooling": "mean", "normalizes": True, "is_any_shorter": False},
+    "engine.embedding_model.EmbeddingModel": {
+        "pooling": "mean",
+        "normalizes": True,
+        "is_any_shorter": False,
+        "leaves_prompts_out": False,
+    },
     "engine.embedding_model.shortened": {"normalizes": True},
+    "engine.judging.Judging": {"has_token_types": False, "has_template": False},
     "engine.info.EngineInfo": {
         "num_groups": 1,
         "tensor_parallel_size": 1,

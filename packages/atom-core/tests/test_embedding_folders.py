@@ -129,14 +129,27 @@ def test_a_module_that_would_change_the_vectors_is_refused(tmp_path: Path):
         EmbeddingModel.read(tmp_path).choose_pooling(None)
 
 
-def test_prompts_that_are_not_put_before_texts_are_named_at_start(folder: Path, tmp_path: Path, caplog):
-    with caplog.at_level(logging.WARNING):
+def test_prompts_are_put_before_texts_and_named_at_start(engine: LLMEngine, folder: Path, tmp_path: Path, caplog):
+    with caplog.at_level(logging.INFO):
         EmbeddingModel.read(folder)
-    assert "under query: put them before your texts yourself" in caplog.text
+    assert "prompt_name may be 'query'" in caplog.text
+    assert engine.embed("where", prompt_name="query") == engine.embed(PROMPTS["query"] + "where")
+    assert engine.embed("where", prompt_name="document") == engine.embed("where")
     write_json(tmp_path / "config_sentence_transformers.json", {"prompts": {"q": "Q: "}, "default_prompt_name": "q"})
-    with caplog.at_level(logging.WARNING):
-        EmbeddingModel.read(tmp_path)
-    assert "trained with prompts ('q' before every text)" in caplog.text
+    assert EmbeddingModel.read(tmp_path).prompt(None) == "Q: "
+
+
+def test_a_prompt_that_the_model_does_not_have_or_does_not_pool_is_refused(folder: Path, tmp_path: Path):
+    with pytest.raises(InvalidRequestError, match="prompt_name is 'q'; this model has 'query', 'document'"):
+        EmbeddingModel.read(folder).prompt("q")
+    with pytest.raises(InvalidRequestError, match="this model has no prompts: leave 'prompt_name' out"):
+        EmbeddingModel.read(tmp_path).prompt("q")
+    (tmp_path / "1_Pooling").mkdir()
+    write_json(tmp_path / "1_Pooling" / "config.json", {"include_prompt": False})
+    write_json(tmp_path / "config_sentence_transformers.json", {"prompts": {"q": "Q: "}})
+    assert EmbeddingModel.read(tmp_path).prompt(None) == ""
+    with pytest.raises(InvalidRequestError, match="leaves its prompts out of the pooling"):
+        EmbeddingModel.read(tmp_path).prompt("q")
 
 
 def test_an_engine_refuses_a_checkpoint_in_the_words_of_the_plan(tmp_path: Path):

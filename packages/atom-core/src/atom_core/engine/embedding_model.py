@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,9 @@ class EmbeddingModel:
         refusal: why those modules cannot be followed, so that requests must choose a pooling; None if they can be.
         shorter: lengths that its vectors may be cut to; empty if none.
         is_any_shorter: whether every length will do (a matryoshka model that lists none).
+        prompts: what the model was trained to have before texts, by name.
+        default_prompt: the name of that which stands before every text; None if there is none.
+        leaves_prompts_out: vectors are pooled from what follows a prompt.
     """
 
     pooling: PoolingKind = "mean"
@@ -47,6 +50,9 @@ class EmbeddingModel:
     refusal: str | None = None
     shorter: tuple[int, ...] = ()
     is_any_shorter: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    leaves_prompts_out: bool = False
 
     @classmethod
     def read(cls, path: str | Path) -> EmbeddingModel:
@@ -55,8 +61,15 @@ class EmbeddingModel:
         config = _object(folder / "config.json")
         dimensions = config.get("matryoshka_dimensions")
         shorter = tuple(size for size in dimensions if type(size) is int) if isinstance(dimensions, list) else ()
-        _log_prompts(folder)
-        return cls(*_pooling(folder), shorter, not shorter and config.get("is_matryoshka") is True)
+        prompts, default = _prompts(folder)
+        return cls(
+            *_pooling(folder),
+            shorter,
+            not shorter and config.get("is_matryoshka") is True,
+            prompts,
+            default,
+            _object(folder / "1_Pooling" / "config.json").get("include_prompt") is False,
+        )
 
     def choose_pooling(self, pooling: PoolingKind | None) -> Pooling:
         """A request's own pooling, else the model's; both are normalized as the model's are.
@@ -67,6 +80,21 @@ class EmbeddingModel:
         if pooling is None and self.refusal is not None:
             raise InvalidRequestError(f"{self.refusal}; choose a pooling: mean, last or cls", "pooling")
         return Pooling(pooling or self.pooling, self.normalizes)
+
+    def prompt(self, name: str | None) -> str:
+        """What is put before a text: the prompt of that name, or the model's default.
+
+        Raises:
+            InvalidRequestError: there is none of that name, or the model leaves prompts out of its vectors.
+        """
+        if name is not None and name not in self.prompts:
+            known = ", ".join(map(repr, self.prompts)) or "no prompts: leave 'prompt_name' out"
+            raise InvalidRequestError(f"prompt_name is {name[:64]!r}; this model has {known}", "prompt_name")
+        text = self.prompts.get(name or self.default_prompt or "", "")
+        if text and self.leaves_prompts_out:
+            message = "this model leaves its prompts out of the pooling, which is not supported: send token ids"
+            raise InvalidRequestError(message, "prompt_name", "unsupported_parameter")
+        return text
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise InvalidRequestError unless vectors can be cut to `dimensions`."""
@@ -121,20 +149,16 @@ def _modes(config: Mapping[str, Any]) -> list[str]:
     return [name.removeprefix("pooling_mode_") for name in switches]
 
 
-def _log_prompts(folder: Path) -> None:
-    """Log that texts are embedded as they come, if `sentence-transformers` would put a prompt before them."""
+def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
+    """The prompts of the folder, of which a line at start tells, and the name of that before every text."""
     config = _object(folder / "config_sentence_transformers.json")
-    prompts = config.get("prompts")
-    names = [str(name) for name, text in prompts.items() if text] if isinstance(prompts, dict) else []
-    if names:
-        default = config.get("default_prompt_name")
-        always = f" ({default!r} before every text)" if default else ""
-        logger.warning(
-            "embeddings: this model was trained with prompts%s, which are in config_sentence_transformers.json under "
-            "%s: put them before your texts yourself, texts are embedded as they come",
-            always,
-            ", ".join(names),
-        )
+    given, default = config.get("prompts"), config.get("default_prompt_name")
+    prompts = {name: text for name, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}
+    default = default if default in prompts else None
+    if names := [name for name, text in prompts.items() if text]:
+        always = "" if default is None else f"; {default!r} is put before every text that names none"
+        logger.info("embeddings: prompt_name may be %s%s", " or ".join(map(repr, names)), always)
+    return prompts, default
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -78,11 +78,19 @@ class Judging:
             labels = _labels(architecture, config)
             has_template = architecture in _OF_QWEN3 and len(labels.names) == 1
             return cls("labels", labels, has_token_types=architecture in _WITH_TYPES, has_template=has_template)
-        words = config.get("classifier_from_token")
+        words = _words(config)
         is_published = "qwen3-reranker" in f"{name} {checkpoint.path}".lower()
         if architecture in _OF_QWEN3 and (words or is_published):
-            return cls("words", words=tuple(words or _WORDS), has_template=True)
+            return cls("words", words=words or _WORDS, has_template=True)
         return cls("likelihood" if checkpoint.has_head else "vectors")
+
+
+def _words(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The two words that a config names; None where it names none, or something else."""
+    match config.get("classifier_from_token"):
+        case [str(no), str(yes)]:
+            return no, yes
+    return None
 
 
 def _labels(architecture: str, config: Mapping[str, Any]) -> Labels:
@@ -108,5 +116,5 @@ def _activation(config: Mapping[str, Any], num_labels: int) -> Activation:
 
 
 def _sigmoid(x: float) -> float:
-    """Of large numbers of either sign, too."""
+    """It stays finite for large numbers of either sign."""
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

@@ -112,20 +112,28 @@ class LLMEngine:
         """
         return self._run(self._check(prompts, sampling_params, adapter), use_tqdm=use_tqdm)
 
-    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: PoolingKind | None = None) -> list[list[float]]:
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling: PoolingKind | None = None,
+        *,
+        prompt_name: str | None = None,
+    ) -> list[list[float]]:
         """A vector for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
         first ("cls").
 
         Without `pooling` it is the model's own; "mean" where the model's folder does not say. Vectors have length 1,
-        unless the folder's modules leave them as they are.
+        unless the folder's modules leave them as they are. The model's prompt of that name, or its default, is put
+        before texts.
 
         Raises:
             InvalidRequestError: before anything is computed.
             RuntimeError: a prompt failed in the engine.
         """
         core = self._open_core()
-        wanted = self.embedding_model.choose_pooling(pooling)
-        tokens = [self._encode(prompt) for prompt in _as_prompts(prompts)]
+        wanted, before = self.embedding_model.choose_pooling(pooling), self.embedding_model.prompt(prompt_name)
+        given = [before + prompt if isinstance(prompt, str) else prompt for prompt in _as_prompts(prompts)]
+        tokens = [self._encode(prompt) for prompt in given]
         submission = self._inputs.process_embedding(tokens, wanted)
         _check_fit(core, submission)
         outputs = self._run([submission], use_tqdm=False)

@@ -41,10 +41,13 @@ class Placement:
         """Whether weights and a request of some use fit."""
         return self.longest_request >= min(1024, self.needs.max_model_len)
 
+    def bytes_of_request(self, context: int) -> int:
+        """What a request of `context` tokens takes on a device; 0 where layers keep nothing."""
+        return self.share.kv_bytes(context, self.cache, self.accelerator.platform)
+
     def num_requests(self, context: int) -> int:
-        """Requests of `context` tokens that fit at once."""
-        each = self.share.kv_bytes(context, self.cache, self.accelerator.platform)
-        return max(0, self.cache_bytes) // each
+        """Requests of `context` tokens that fit at once, of a model whose layers keep something."""
+        return max(0, self.cache_bytes) // self.bytes_of_request(context)
 
 
 def place(

@@ -40,7 +40,9 @@ async def embeddings(request: Request) -> Response:
     check_room(request, body)
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
-    prompts = await encode_prompts(request, body, body.input, param="input")
+    before = model.prompt(body.prompt_name)
+    given = [before + one if isinstance(one, str) else one for one in body.input]
+    prompts = await encode_prompts(request, body, given, param="input")
     pooling = model.choose_pooling(body.pooling)
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
     collected = await until_disconnect(request, collect(request, generation))

@@ -25,6 +25,9 @@ class EmbeddingRequest(PromptRequest):
         description="The mean of the hidden states of all tokens, or that of the last or first one; "
         "left out, the model's own.",
     )
+    prompt_name: Annotated[str, Field(max_length=256)] | None = Field(
+        None, description="Which of the model's prompts is put before each text; left out, its default if it has one."
+    )
     dimensions: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
         None, description="Keep the first numbers only, where the model was made for that."
     )

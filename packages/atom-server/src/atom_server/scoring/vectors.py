@@ -22,8 +22,10 @@ async def score_by_vectors(request: Request, body: PairsRequest) -> tuple[Genera
     """Each text is embedded once, however often it stands in pairs."""
     pairs, param = body.pairs(), body.name_of("prompt") or "prompt"
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-    pooling = server_state(request).engine.embedding_model.choose_pooling(None)
-    encoded = await encode_texts(request, texts, add_special_tokens=True, param=param)
+    model = server_state(request).engine.embedding_model
+    pooling, before = model.choose_pooling(None), model.prompt(None)
+    given = [before + text for text in texts]
+    encoded = await encode_texts(request, given, add_special_tokens=True, param=param)
     prompts = [PromptTokens(token_ids) for token_ids in encoded]
     generation = await Generation.submit(request, body, prompts, PARAMS, kind="score", pooling=pooling)
     choices = await until_disconnect(request, collect(request, generation))

@@ -141,7 +141,7 @@ class InputProcessor:
         """Check the token ids of prompts, so that `process` need not. Blocks, the longer the more there are.
 
         Args:
-            num_first_tokens: of each prompt as in `Prompt`; none where no prompt is a pair.
+            num_first_tokens: as in `Prompt`, for each of them; empty where no prompt is a pair.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.

@@ -79,6 +79,8 @@ def simulated_lines(needs: ModelRequirements, system: System, args: argparse.Nam
     """
     from atom_core.models import predict
 
+    if not any(needs.kv_bytes_per_token.values()):
+        raise ConfigError(f"--simulate predicts decodes, and {needs.architecture} is an encoder: leave it out")
     platform = system.device.accelerator.platform
     weights = args.weights or needs.held_format(platform)
     check_format("--weights", weights, needs.weight_bytes)

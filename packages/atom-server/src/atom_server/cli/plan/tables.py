@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # The engine's words for `--kv-cache-dtype`, and names of dtypes that are planned with too.
 _DTYPES = ("float32", "bfloat16", "float8_e4m3fn")
 CACHE_WORDS = (*CACHE_DTYPES, *_DTYPES)
+# An encoder keeps nothing of a text.
+ANY_NUMBER = "any number"
 
 
 def memory_lines(
@@ -34,7 +36,7 @@ def memory_lines(
             total = weight_bytes + requests * each
             fits = memory is not None and total <= memory
             any_fits |= fits
-            room = "?" if memory is None else str(max(0, memory - weight_bytes) // each)
+            room = "?" if memory is None else _num_fitting(memory - weight_bytes, each)
             verdict = "?" if memory is None else "yes" if fits else "no"
             sizes = (size(weight_bytes), cache.name, size(per_token), size(requests * each), size(total))
             rows.append((weight_format, *sizes, verdict, room))
@@ -46,6 +48,11 @@ def memory_lines(
     planned = f"planned: {requests} x {context} tokens"
     remarks = _remarks(needs, needs.weight_bytes)
     return [planned, "", *columns(rows), "", end, *remarks], any_fits
+
+
+def _num_fitting(num_bytes: int, each: int) -> str:
+    """How many requests of so many bytes `each` fit."""
+    return str(max(0, num_bytes) // each) if each else ANY_NUMBER
 
 
 def accelerator_lines(
@@ -108,7 +115,7 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
         size(placement.weight_bytes),
         size(placement.cache_bytes),
         str(placement.longest_request),
-        *(str(placement.num_requests(context)) for context in contexts),
+        *(str(placement.num_requests(one)) if placement.bytes_of_request(one) else ANY_NUMBER for one in contexts),
     )
 
 
