@@ -177,7 +177,7 @@ class ModelInput:
         graph: the shape of the graph that runs all of it; None where none does.
         places: int64 ``[n]`` on the device, where its tokens stand among those of the graph; None where they are the
             first. Geometries are then those of the graph.
-        adapters: which adapter each token has; None where none has one. No graph runs it otherwise.
+        adapters: which adapter each token has; None where none has one.
     """
 
     rows: StepRows
