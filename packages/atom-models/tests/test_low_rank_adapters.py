@@ -96,6 +96,25 @@ def test_each_row_gets_what_its_own_adapter_adds(kind, fixed, num_others):
     assert torch.allclose(run(layer, x, ids, adapters), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("places", "num_loaded", "together"),
+    [
+        ([1, 2, 0], 4, True),
+        ([1, 2, 0], 5, False),
+        ([1, 0, 1], 1, False),
+        ([1, 2] * 32, 2, True),
+        ([1, 2] * 33, 2, False),
+    ],
+)
+def test_few_rows_of_many_adapters_share_a_product(places, num_loaded, together):
+    step = AdapterStep.of(np.array(places), num_loaded, "cpu")
+    assert (step.together, bool(step.groups)) == (together, not together)
+
+
+def test_a_step_of_no_adapters_is_none():
+    assert AdapterStep.of(np.zeros(3, dtype=np.int64), 2, "cpu") is None
+
+
 def test_rows_without_an_adapter_are_as_in_a_model_without_any():
     layer = make_layer(qkv)
     layer.adapted.attach(1, random_adapter(layer, 0))

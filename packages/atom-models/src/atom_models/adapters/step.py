@@ -43,7 +43,7 @@ class AdapterStep:
         present = [int(place) for place in np.unique(places) if place]
         if not present:
             return None
-        together = len(places) <= MOST_TOGETHER and 2 * len(present) > max(num_loaded, 2)
+        together = len(places) <= MOST_TOGETHER and 1 < len(present) >= num_loaded / 2
         groups = () if together else tuple((one, _rows(np.flatnonzero(places == one), device)) for one in present)
         on_device = torch.from_numpy(np.ascontiguousarray(places)).to(device)
         return cls(on_device, together, groups, places)
