@@ -134,4 +134,5 @@ def _linears(path: Path) -> dict[str, tuple[int, int]]:
     from atom_models.model import construct_model
 
     context = BuildContext(takes_adapters=True, max_model_len=16)
-    return dict(LoadedAdapters(construct_model(open_checkpoint(path), context), context, max_rank=1).linears)
+    model = construct_model(open_checkpoint(path), context)
+    return dict(LoadedAdapters(model, context, max_loras=1, max_rank=1).linears)

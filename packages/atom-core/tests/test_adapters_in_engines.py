@@ -6,6 +6,7 @@ import pytest
 
 from atom_core import EngineArgs, InvalidRequestError, LLMEngine, SamplingParams
 from atom_core.config import ConfigError
+from atom_core.engine.adapters.names import AdapterNames
 from atom_core.engine.startup import resolve
 from atom_core.errors import AdapterError
 from atom_core.worker.devices.cpu import Cpu
@@ -177,6 +178,18 @@ def test_more_adapters_than_max_loras_are_refused(tiny_llama, folders):
             engine.load_adapter("sql", folders["sql"])
         with pytest.raises(AdapterError, match=r"the adapter 'x' is not loaded; loaded are: sql, chat"):
             engine.unload_adapter("x")
+
+
+def test_two_that_load_at_once_do_not_get_one_name_or_one_place(tiny_llama, folders):
+    names, _ = AdapterNames.of(EngineArgs(model=str(tiny_llama), enable_lora=True, max_loras=1))
+    first, twin, second = (names.prepared(name, folders["sql"]) for name in ("a", "a", "b"))
+    names.reserve(first)
+    with pytest.raises(AdapterError, match="the adapter 'a' is loaded already"):
+        names.reserve(twin)
+    with pytest.raises(AdapterError, match="1 adapters are loaded, as many as max_loras allows"):
+        names.reserve(second)
+    names.release(first)
+    names.reserve(second)
 
 
 def test_an_adapter_that_does_not_fit_changes_nothing(tiny_llama, tiny_llama2, folders, merged, tmp_path):

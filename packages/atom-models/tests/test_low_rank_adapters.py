@@ -71,15 +71,18 @@ def added(layer, adapter, x):
 
 
 def run(layer, x, ids, loaded):
-    step = AdapterStep.of(np.array(ids), loaded, "cpu")
+    step = AdapterStep.of(np.array(ids), len(loaded), "cpu")
     with set_forward_context(ForwardContext({}, {}, adapters=step)):
         return summed(layer(x))
 
 
 @pytest.mark.parametrize("num_others", [0, MOST_TOGETHER], ids=["one product for all", "one for each"])
+@pytest.mark.parametrize("fixed", [False, True], ids=["", "at fixed addresses"])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_each_row_gets_what_its_own_adapter_adds(kind, num_others):
+def test_each_row_gets_what_its_own_adapter_adds(kind, fixed, num_others):
     layer = make_layer(LAYERS[kind])
+    if fixed:
+        layer.adapted.fix(9, RANK + 2)
     left_out = layer.adapted.parts[0].name if len(layer.adapted.parts) > 1 else ""
     adapters = {7: random_adapter(layer, 0), 9: random_adapter(layer, 1, leave_out=(left_out,))}
     for adapter_id, adapter in adapters.items():
@@ -91,6 +94,25 @@ def test_each_row_gets_what_its_own_adapter_adds(kind, num_others):
         rows = [row for row, one in enumerate(ids) if one == adapter_id]
         expected[rows] += added(layer, adapter, x[rows])
     assert torch.allclose(run(layer, x, ids, adapters), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("places", "num_loaded", "together"),
+    [
+        ([1, 2, 0], 4, True),
+        ([1, 2, 0], 5, False),
+        ([1, 0, 1], 1, False),
+        ([1, 2] * 32, 2, True),
+        ([1, 2] * 33, 2, False),
+    ],
+)
+def test_few_rows_of_many_adapters_share_a_product(places, num_loaded, together):
+    step = AdapterStep.of(np.array(places), num_loaded, "cpu")
+    assert (step.together, bool(step.groups)) == (together, not together)
+
+
+def test_a_step_of_no_adapters_is_none():
+    assert AdapterStep.of(np.zeros(3, dtype=np.int64), 2, "cpu") is None
 
 
 def test_rows_without_an_adapter_are_as_in_a_model_without_any():
@@ -112,8 +134,11 @@ def test_an_adapter_whose_numbers_overflow_leaves_the_rows_of_others_alone():
     assert not result[1].isfinite().any()
 
 
-def test_an_adapter_that_was_let_go_adds_nothing():
+@pytest.mark.parametrize("fixed", [False, True], ids=["", "at fixed addresses"])
+def test_an_adapter_that_was_let_go_adds_nothing(fixed):
     layer = make_layer(gate_up)
+    if fixed:
+        layer.adapted.fix(2, RANK + 2)
     for adapter_id in (1, 2):
         layer.adapted.attach(adapter_id, random_adapter(layer, adapter_id))
     layer.adapted.detach(1)
@@ -121,6 +146,27 @@ def test_an_adapter_that_was_let_go_adds_nothing():
     result = run(layer, x, [1, 2], (2,))
     assert torch.allclose(result[0], layer(x)[0], atol=1e-5)
     assert not torch.allclose(result[1], layer(x)[1], atol=1e-1)
+
+
+def test_work_that_is_repeated_reads_adapters_that_came_later_and_the_places_of_then():
+    layer, x, places = make_layer(qkv), torch.randn(3, 24), torch.zeros(3, dtype=torch.int64)
+    layer.adapted.fix(2, RANK + 2)
+
+    def work():
+        with set_forward_context(ForwardContext({}, {}, adapters=AdapterStep.captured(places))):
+            return layer(x)
+
+    assert torch.allclose(work(), layer(x))
+    layer.adapted.attach(2, adapter := random_adapter(layer, 2))
+    places.copy_(torch.tensor([2, 0, 2]))
+    expected = layer(x)
+    expected[[0, 2]] += added(layer, adapter, x[[0, 2]])
+    assert torch.allclose(work(), expected, atol=1e-4)
+    layer.adapted.detach(2)
+    layer.adapted.attach(2, adapter := random_adapter(layer, 0))
+    expected = layer(x)
+    expected[[0, 2]] += added(layer, adapter, x[[0, 2]])
+    assert torch.allclose(work(), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -154,4 +200,4 @@ def test_numbers_that_the_dtype_has_no_room_for_are_refused():
 def test_a_model_that_was_built_without_adapters_takes_none(tiny_llama):
     loaded = load_model(tiny_llama, progress=False)
     with pytest.raises(AdapterError, match="no linear of this model takes adapters"):
-        LoadedAdapters(loaded.model, loaded.context, max_rank=16)
+        LoadedAdapters(loaded.model, loaded.context, max_loras=2, max_rank=16)

@@ -10,16 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from atom_core import SamplingParams
 from atom_core.config import CompileConfig, EngineArgs, EngineConfig
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
-from atom_core.messages import EngineRequest
+from atom_core.messages import EngineRequest, NamedAdapter
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.model_runner import ModelRunner
 from atom_core.worker.runner import RunnerInfo
 from repeated_work import Repeated
+from tiny_adapters import make_adapter
 
 PROMPTS = [[5, 9, 13], list(range(20, 31)), [7], [8, 9, 8, 9, 8]]
 PARAMS = [
@@ -37,11 +40,13 @@ def tokens_of(
     rounds: Sequence[Sequence[int]],
     make: Callable[[EngineConfig], ModelRunner] | None = None,
     max_tokens: int = 3,
+    adapters: Sequence[Path] = (),
     **options: Any,
 ) -> list[list[int]]:
     """Tokens of the requests `rounds` of `PROMPTS`, by number; those of a round begin together.
 
-    `make` gives the runner of a configuration with graphs; without it there are none.
+    `make` gives the runner of a configuration with graphs; without it there are none. Of the `adapters` the first one
+    is that of request 1, and so on; request 0 has none.
     """
     sizes = {"num_kv_blocks": 32, "max_num_seqs": 2, "max_num_batched_tokens": 64, "enable_prefix_caching": False}
     args = EngineArgs(model=str(folder), dtype="float32", num_threads=1, **sizes, **options)
@@ -49,12 +54,15 @@ def tokens_of(
     if make is not None:
         config = dataclasses.replace(config, compile=CompileConfig(graph_mode="full", capture_sizes=(2,)))
     core = EngineCore(config, InlineExecutor((make or ModelRunner)(config)))
+    for number, adapter in enumerate(adapters, start=1):
+        core.load_adapter(NamedAdapter(number, str(number), str(adapter), 0.0))
     tokens: list[list[int]] = []
     for numbers in rounds:
         found: dict[str, list[int]] = {str(number): [] for number in numbers}
         for number in numbers:
             params = SamplingParams(**PARAMS[number], max_tokens=max_tokens, ignore_eos=True)
-            core.add_request(EngineRequest(str(number), PROMPTS[number], params))
+            request = EngineRequest(str(number), PROMPTS[number], params)
+            core.add_request(msgspec.structs.replace(request, adapter_id=number if adapters else 0))
         while core.has_unfinished():
             for news in core.step():
                 assert news.error is None
@@ -78,6 +86,20 @@ def test_captured_steps_draw_the_tokens_of_steps_on_the_host(tiny_llama: Path) -
     assert Repeated.captured == 2 * 3
     # The first prompts run before anything is captured. Rows that report logprobs are drawn by the host's way.
     assert Repeated.replayed == 2 * 2 + 1 + 2
+
+
+def test_captured_decodes_compute_each_request_with_its_adapter(tiny_llama: Path, tmp_path: Path) -> None:
+    rounds, modules = [(0, 1), (1, 2), (0,), (2, 3)], ("q_proj", "v_proj", "down_proj")
+    folders = [make_adapter(tmp_path / str(seed), tiny_llama, seed=seed, modules=modules) for seed in (1, 2, 3)]
+    settings = {"rounds": rounds, "adapters": folders, "enable_lora": True, "max_loras": 4}
+    expected = tokens_of(tiny_llama, **settings)
+    assert expected != tokens_of(tiny_llama, rounds=rounds)
+    Repeated.reset()
+    assert tokens_of(tiny_llama, make=partial(ModelRunner, capture=Repeated), **settings) == expected
+    # Decodes of two requests have a model and two samplers more; prompts with adapters run without a graph.
+    assert Repeated.captured == 3 * 3
+    # Two decodes of each round, and the third one's prompt. Rows with extras are drawn by the host's way.
+    assert Repeated.replayed == 2 * (2 + 1 + 2 + 1) + 2
 
 
 def test_drafts_that_are_verified_on_the_device_change_no_token(tiny_llama: Path) -> None:

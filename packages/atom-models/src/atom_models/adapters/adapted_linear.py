@@ -10,7 +10,7 @@ import torch
 
 from atom_models.adapters.adapter import Adapter, LowRank
 from atom_models.adapters.errors import AdapterError
-from atom_models.adapters.step import AdapterStep
+from atom_models.adapters.step import AdapterStep, Columns
 from atom_models.forward_context import step_of_adapters
 
 
@@ -35,12 +35,21 @@ class LinearPart:
     @property
     def place(self) -> slice:
         """Where its outputs lie in a row of the layer's."""
-        return slice(self.begin, self.begin + sum(last - first for first, last in self.rows))
+        return slice(self.begin, self.begin + self.num_outputs)
+
+    @property
+    def num_outputs(self) -> int:
+        """This rank's."""
+        return sum(last - first for first, last in self.rows)
 
     def on_rank(self, matrices: LowRank) -> LowRank:
         """This rank's part: the columns of A, and the rows of B."""
         b = [matrices.b[first:last] for first, last in self.rows]
         return LowRank(matrices.a[:, slice(*self.columns)], torch.cat(b))
+
+    def no_adapter(self, rank: int) -> LowRank:
+        """Matrices of that rank on this rank that add nothing."""
+        return LowRank(torch.zeros(rank, self.columns[1] - self.columns[0]), torch.zeros(self.num_outputs, rank))
 
 
 @dataclass(frozen=True)
@@ -64,18 +73,20 @@ class _Products:
 
     Attributes:
         a_IR: A of the parts, one beside the other, turned.
-        columns: (adapter, number of columns) of ``x @ a_IR``, in order.
+        columns: (place of the adapter, number of columns) of ``x @ a_IR``, in order.
+        owners_R: the place of each column.
     """
 
     a_IR: torch.Tensor
     terms: tuple[_Term, ...]
-    columns: tuple[tuple[int, int], ...]
+    columns: Columns
+    owners_R: torch.Tensor
 
 
 class AdaptedLinear:
     """``around(apply)(x) = apply(x) + (x @ A.T) @ B.T``, with A and B of each row's adapter.
 
-    Shapes: I inputs and O outputs on this rank, R the sum of ranks.
+    Adapters have places, from 1. Shapes: I inputs and O outputs on this rank, R the sum of ranks.
 
     Args:
         parts: the linears of the checkpoint that the layer has.
@@ -88,26 +99,34 @@ class AdaptedLinear:
         self._matrices: dict[int, Mapping[str, LowRank]] = {}
         self._each: dict[int, _Products] = {}
         self._all: _Products | None = None
+        # The rank of every place, where all places have their room at fixed addresses.
+        self._fixed_rank: int | None = None
+
+    def fix(self, num_places: int, rank: int) -> None:
+        """Gives every place its room now, at addresses that stay, as graphs need it; zeros are where no adapter is."""
+        nothing = {part.name: part.no_adapter(rank) for part in self.parts}
+        self._fixed_rank = rank
+        self._all = self._products(dict.fromkeys(range(1, num_places + 1), nothing))
 
     def num_elements(self, rank: int) -> int:
-        """Elements that an adapter of that rank takes on the device."""
-        sizes = (part.place.stop - part.begin + part.columns[1] - part.columns[0] for part in self.parts)
-        return 2 * rank * sum(sizes)
+        """Elements that an adapter of that rank takes on the device, beside those that have their room already."""
+        sizes = (part.num_outputs + part.columns[1] - part.columns[0] for part in self.parts)
+        return (2 if self._fixed_rank is None else 1) * rank * sum(sizes)
 
-    def attach(self, adapter_id: int, adapter: Adapter) -> None:
+    def attach(self, place: int, adapter: Adapter) -> None:
         """Takes the adapter's part of this layer, which may be none."""
         given = adapter.matrices
         own = {part.name: part.on_rank(given[part.name]) for part in self.parts if part.name in given}
         if own:
-            self._each[adapter_id] = self._products({adapter_id: own})
-            self._matrices[adapter_id] = own
-            self._all = self._products(self._matrices)
+            self._each[place] = self._products({place: own})
+            self._matrices[place] = own
+            self._gather(place)
 
-    def detach(self, adapter_id: int) -> None:
-        """Lets go of the adapter's part."""
-        if self._matrices.pop(adapter_id, None) is not None:
-            del self._each[adapter_id]
-            self._all = self._products(self._matrices) if self._matrices else None
+    def detach(self, place: int) -> None:
+        """Lets go of the part of the adapter in a place, if there is one."""
+        if self._matrices.pop(place, None) is not None:
+            del self._each[place]
+            self._gather(place)
 
     def around(self, apply: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """The linear with its second term; `apply` is the linear without."""
@@ -125,10 +144,10 @@ class AdaptedLinear:
         if step.together and self._all is not None:
             inner = x @ self._all.a_IR
             # Not a product with 0: of an adapter whose numbers overflow it would be no number.
-            _add_terms(inner.masked_fill_(step.others(self._all.columns), 0.0), y, self._all.terms)
+            _add_terms(inner.masked_fill_(step.others(self._all.columns, self._all.owners_R), 0.0), y, self._all.terms)
             return
-        for adapter_id, rows in step.groups:
-            products = self._each.get(adapter_id)
+        for place, rows in step.groups:
+            products = self._each.get(place)
             if products is None:
                 continue
             inner = x[rows] @ products.a_IR
@@ -138,20 +157,38 @@ class AdaptedLinear:
             for term in products.terms:
                 y[:, term.place].index_add_(0, rows, (inner[:, term.inner] @ term.b_RO).to(y.dtype))
 
+    def _gather(self, changed: int) -> None:
+        """Puts the matrices of all adapters together, of which those in one place are others now."""
+        if self._fixed_rank is None or self._all is None:
+            self._all = self._products(self._matrices) if self._matrices else None
+            return
+        own, columns = (
+            self._matrices.get(changed, {}),
+            slice((changed - 1) * self._fixed_rank, changed * self._fixed_rank),
+        )
+        for part, term in zip(self.parts, self._all.terms, strict=True):
+            a_IR, b_RO = self._all.a_IR[:, term.inner][:, columns].zero_(), term.b_RO[columns].zero_()
+            if part.name in own:
+                a, b = own[part.name].a.t(), own[part.name].b.t()
+                a_IR[:, : a.shape[1]].copy_(a)
+                b_RO[: b.shape[0]].copy_(b)
+
     def _products(self, matrices: Mapping[int, Mapping[str, LowRank]]) -> _Products:
-        """The products of some adapters, which share them."""
+        """The products of the adapters in some places, which share them."""
         a_RI, columns, terms, num = [], [], [], 0
         for part in self.parts:
-            owners = {one: own[part.name] for one, own in matrices.items() if part.name in own}
+            owners = {place: own[part.name] for place, own in matrices.items() if part.name in own}
             if not owners:
                 continue
-            ranks = {adapter_id: len(low_rank.a) for adapter_id, low_rank in owners.items()}
+            ranks = {place: len(low_rank.a) for place, low_rank in owners.items()}
             inner = slice(num, num := num + sum(ranks.values()))
             b_OR = torch.cat([low_rank.b for low_rank in owners.values()], dim=1)
             a_RI += [low_rank.a for low_rank in owners.values()]
             columns += ranks.items()
             terms.append(_Term(part.place, inner, self._held(b_OR.t(), part.name)))
-        return _Products(self._held(torch.cat(a_RI).t(), self.parts[0].name), tuple(terms), tuple(columns))
+        owners_R = torch.tensor([place for place, rank in columns for _ in range(rank)], device=self._device)
+        a_IR = self._held(torch.cat(a_RI).t(), self.parts[0].name)
+        return _Products(a_IR, tuple(terms), tuple(columns), owners_R)
 
     def _held(self, matrix: torch.Tensor, name: str) -> torch.Tensor:
         held = matrix.to(device=self._device, dtype=self._dtype).contiguous()

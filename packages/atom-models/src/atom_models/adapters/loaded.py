@@ -23,36 +23,48 @@ class LoadedAdapters:
     Args:
         model: the model; its linears have their weights, or get them later.
         context: how it was built.
+        max_loras: adapters at a time, at most.
         max_rank: the largest rank that is taken.
+        fixed: their matrices keep their addresses, so that captured graphs may read them.
 
     Attributes:
         linears: inputs and outputs, over all ranks, of each linear that takes adapters, by its name.
+        fixed: as given.
 
     Raises:
         AdapterError: none of its linears takes adapters.
     """
 
-    def __init__(self, model: nn.Module, context: BuildContext, *, max_rank: int) -> None:
-        self._device, self._dtype, self._max_rank = context.device, context.dtype, max_rank
+    def __init__(
+        self, model: nn.Module, context: BuildContext, *, max_loras: int, max_rank: int, fixed: bool = False
+    ) -> None:
+        self._device, self._dtype = context.device, context.dtype
+        self._max_loras, self._max_rank, self.fixed = max_loras, max_rank, fixed
         linears = (module.adapted for module in model.modules() if isinstance(module, Linear))
         self._linears: list[AdaptedLinear] = [adapted for adapted in linears if adapted is not None]
         self.linears = {part.name: part.shape for linear in self._linears for part in linear.parts}
         self._loaded: dict[int, Adapter] = {}
+        # The place of each adapter in the linears.
+        self._places: dict[int, int] = {}
         if not self._linears:
             raise AdapterError(
                 "no linear of this model takes adapters: layers of transformers do not (model_impl transformers); "
                 "leave out enable_lora and lora_modules"
             )
+        if fixed:
+            for linear in self._linears:
+                linear.fix(max_loras, max_rank)
 
     @property
     def all(self) -> Mapping[int, Adapter]:
         """What is loaded, on the host."""
         return self._loaded
 
-    def num_bytes(self, count: int) -> int:
-        """Bytes that so many adapters take on the device, at most."""
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all adapters together will take on the device, at most, beside what they have taken already."""
         elements = sum(linear.num_elements(self._max_rank) for linear in self._linears)
-        return count * elements * self._dtype.itemsize
+        return self._max_loras * elements * self._dtype.itemsize
 
     def load(self, adapter_id: int, folder: Path) -> None:
         """Reads the adapter of a folder, and has the linears take it.
@@ -67,9 +79,13 @@ class LoadedAdapters:
 
     def attach(self, adapter_id: int, adapter: Adapter) -> None:
         """Has the linears take an adapter that was read before; raises AdapterError as `load`."""
+        free = set(range(1, self._max_loras + 1)) - set(self._places.values())
+        if not free:
+            raise AdapterError(f"{self._max_loras} adapters are loaded, as many as there is room for")
+        self._places[adapter_id] = place = min(free)
         try:
             for linear in self._linears:
-                linear.attach(adapter_id, adapter)
+                linear.attach(place, adapter)
         except BaseException:
             self.unload(adapter_id)
             raise
@@ -78,9 +94,16 @@ class LoadedAdapters:
     def unload(self, adapter_id: int) -> None:
         """Lets go of an adapter, if it is there; no step may have it any more."""
         self._loaded.pop(adapter_id, None)
-        for linear in self._linears:
-            linear.detach(adapter_id)
+        place = self._places.pop(adapter_id, None)
+        if place is not None:
+            for linear in self._linears:
+                linear.detach(place)
 
     def step(self, ids: np.ndarray) -> AdapterStep | None:
         """What linears are told of tokens with these adapters, int64 ``[T]``; None where no token has one."""
-        return AdapterStep.of(ids, self._loaded, self._device)
+        if not ids.any():
+            return None
+        places = np.zeros_like(ids)
+        for adapter_id, place in self._places.items():
+            places[ids == adapter_id] = place
+        return AdapterStep.of(places, len(self._places), self._device)

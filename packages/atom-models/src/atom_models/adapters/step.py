@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 # adapters then takes less than one for each.
 MOST_TOGETHER = 64
 Rows = torch.Tensor | slice
+Columns = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -19,41 +19,53 @@ class AdapterStep:
     """T tokens, some of which have an adapter.
 
     Attributes:
-        ids: int64 ``[T]`` on the device, the adapter of each token; 0 for none.
-        groups: each adapter's id, with its tokens in the batch.
+        places: int64 ``[T]`` on the device, the place of each token's adapter among all that are loaded, from 1; 0 is
+            none.
         together: products run over the matrices of all adapters, and each token keeps its own adapter's part.
+        groups: the places that occur, each with its tokens in the batch; empty where products run together.
+        on_host: `places`, where they were known there.
         masks: what linears of the same adapters share; filled by them.
     """
 
-    ids: torch.Tensor
-    groups: tuple[tuple[int, Rows], ...]
+    places: torch.Tensor
     together: bool
-    masks: dict[tuple[tuple[int, int], ...], torch.Tensor] = field(default_factory=dict, compare=False)
+    groups: tuple[tuple[int, Rows], ...] = ()
+    on_host: np.ndarray | None = None
+    masks: dict[Columns, torch.Tensor] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, ids: np.ndarray, loaded: Collection[int], device: torch.device | str) -> AdapterStep | None:
-        """The step of tokens with these adapters ``[T]``; None where no token has one.
+    def of(cls, places: np.ndarray, num_loaded: int, device: torch.device | str) -> AdapterStep | None:
+        """The step of tokens with adapters in these places ``[T]``; None where no token has one.
 
         Args:
-            loaded: the ids of all adapters whose matrices the linears have.
+            num_loaded: adapters whose matrices the linears have.
         """
-        present = [int(adapter_id) for adapter_id in np.unique(ids) if adapter_id]
+        present = [int(place) for place in np.unique(places) if place]
         if not present:
             return None
-        together = len(ids) <= MOST_TOGETHER and 2 * len(present) > max(len(loaded), 2)
-        groups = () if together else tuple((one, _rows(np.flatnonzero(ids == one), device)) for one in present)
-        return cls(torch.from_numpy(np.ascontiguousarray(ids)).to(device), groups, together)
+        together = len(places) <= MOST_TOGETHER and 1 < len(present) >= num_loaded / 2
+        groups = () if together else tuple((one, _rows(np.flatnonzero(places == one), device)) for one in present)
+        on_device = torch.from_numpy(np.ascontiguousarray(places)).to(device)
+        return cls(on_device, together, groups, places)
 
-    def others(self, columns: tuple[tuple[int, int], ...]) -> torch.Tensor:
-        """Bool ``[T, C]``, whether a column is of another adapter than the token's.
+    @classmethod
+    def captured(cls, places: torch.Tensor) -> AdapterStep:
+        """The step of a graph, which reads the places of its tokens at each replay: it may have no groups.
+
+        Each run of captured work has one of its own, so that masks are computed in it.
+        """
+        return cls(places, together=True)
+
+    def others(self, columns: Columns, owners_R: torch.Tensor) -> torch.Tensor:
+        """Bool ``[T, R]``, whether a column is of another adapter than the token's.
 
         Args:
-            columns: (adapter, number of columns), in order.
+            columns: (place, number of columns), in order.
+            owners_R: the place of each column, on the device.
         """
         mask = self.masks.get(columns)
         if mask is None:
-            owners = np.repeat(*np.array(columns, dtype=np.int64).T)
-            mask = self.masks[columns] = self.ids[:, None] != torch.from_numpy(owners).to(self.ids.device)
+            mask = self.masks[columns] = self.places[:, None] != owners_R
         return mask
 
 

@@ -69,6 +69,11 @@ class GraphShapes:
         shapes += [GraphShape(prompt_reqs, size) for size in self._prompt_sizes]
         self.all = sorted(shapes, key=lambda shape: shape.num_tokens, reverse=True)
 
+    @property
+    def decodes(self) -> GraphShapes:
+        """Those without prompts."""
+        return GraphShapes(self._decode_sizes, draft_shapes=self._draft_shapes)
+
     def of_step(self, rows: StepRows) -> GraphShape | None:
         """The shape that a step is padded to; None where it is larger than all.
 

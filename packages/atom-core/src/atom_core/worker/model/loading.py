@@ -84,8 +84,16 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         arriving=None if stage.is_first else _room_for_arriving(config, model, context),
         balancer=_balancer(config, model, context),
         classify=getattr(model, "classify", None),
-        adapters=None if config.lora is None else LoadedAdapters(model, context, max_rank=config.lora.max_rank),
+        adapters=_adapters(config, model, context),
     )
+
+
+def _adapters(config: EngineConfig, model: Any, context: BuildContext) -> LoadedAdapters | None:
+    """What takes adapters into the model; where whole steps are captured, those with adapters are too."""
+    if config.lora is None:
+        return None
+    fixed = config.compile.graph_mode in ("full", "full-and-piecewise")
+    return LoadedAdapters(model, context, max_loras=config.lora.max_loras, max_rank=config.lora.max_rank, fixed=fixed)
 
 
 def _balancer(config: EngineConfig, model: Any, context: BuildContext) -> ExpertBalancer | None:

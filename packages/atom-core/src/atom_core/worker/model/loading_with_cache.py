@@ -65,8 +65,8 @@ def load_and_measure(
     if config.cache.offload is not None or config.cache.transfer is not None:
         in_memory = (offload.num_in_memory + offload.num_to_send) * pages.page_bytes
         num_bytes = max(num_bytes - device.memory_for_offload(in_memory), 0)
-    if model.adapters is not None and config.lora is not None:
-        num_bytes = max(num_bytes - model.adapters.num_bytes(config.lora.max_loras), 0)
+    if model.adapters is not None:
+        num_bytes = max(num_bytes - model.adapters.num_bytes, 0)
     size = size_cache(config, pages, num_bytes, ranks.smallest)
     report = LoadReport(
         pages=pages,

@@ -178,7 +178,7 @@ class ModelInput:
         places: int64 ``[n]`` on the device, where its tokens stand among those of the graph; None where they are the
             first. Geometries are then those of the graph.
         token_types: int64 ``[T]`` on the device, 1 in the second of two texts; None where no request has two.
-        adapters: which adapter each token has; None where none has one. No graph runs it otherwise.
+        adapters: which adapter each token has; None where none has one.
     """
 
     rows: StepRows

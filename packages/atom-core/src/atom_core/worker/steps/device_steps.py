@@ -18,13 +18,14 @@ from atom_core.worker.drafting.model_drafter import ModelDrafter
 from atom_core.worker.graphs.cuda_capture import Capture
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.plan import plan_graphs
-from atom_core.worker.graphs.shapes import PROMPT_REQS
+from atom_core.worker.graphs.shapes import PROMPT_REQS, GraphShapes
 from atom_core.worker.graphs.step_graphs import StepGraphs
 from atom_core.worker.model.early_compilation import EarlyCompilation
 from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.requests.states import RequestStates
 from atom_core.worker.sampling.sampler import Drawing, Sampler
+from atom_core.worker.steps.adapter_inputs import AdapterInputs
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_core.worker.steps.protocol import WholeStep
@@ -86,19 +87,23 @@ class DeviceSteps:
         plan = plan_graphs(config, model, weights_per_token)
         self.choices = plan.choices
         self._pieces = PieceGraphs(self._inputs, model, plan.piece_sizes, capture)
-        self._graphs = StepGraphs(
+        make_graphs = partial(
+            StepGraphs,
             self._inputs,
-            # Not a method: graphs that held their holder would keep the model until garbage is collected.
-            run_model=partial(_run_whole, model),
             draw=partial(_draw, sampler),
             drawings=sampler.drawings,
             follow=None if drafter is None else drafter.follow_captured,
             num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
             max_num_samples=config.max_num_samples,
-            shapes=plan.shapes,
             max_seq_len=max_model_len,
             capture=capture,
         )
+        # Not methods: graphs that held their holder would keep the model until garbage is collected.
+        self._graphs = make_graphs(run_model=partial(_run_whole, model), shapes=plan.shapes)
+        # Steps without an adapter have graphs of their own, which read no matrices of adapters.
+        adapted = plan.shapes.decodes if model.adapters is not None and model.adapters.fixed else GraphShapes()
+        self._adapters = AdapterInputs(max((shape.num_tokens for shape in adapted.all), default=0), self._inputs.device)
+        self._adapter_graphs = make_graphs(run_model=partial(_run_adapted, model, self._adapters), shapes=adapted)
 
     def capture_next(self) -> bool:
         """See `Steps`."""
@@ -107,7 +112,7 @@ class DeviceSteps:
             self._compilation.compile_decodes()
             if self._graphs.is_awaited and self._pieces.has_largest and self._graphs.capture_next():
                 return True
-            return self._pieces.capture_next() or self._graphs.capture_next()
+            return self._pieces.capture_next() or self._graphs.capture_next() or self._adapter_graphs.capture_next()
         except Exception as error:
             self._do_without_graphs(error)
             return False
@@ -117,15 +122,18 @@ class DeviceSteps:
     def build(self, rows: StepRows, *, needs_hidden_states: bool, adapters: AdapterStep | None = None) -> ModelInput:
         """See `Steps`. It is padded to the shape of its graph, or of its pieces where it has none.
 
-        A step with adapters has neither: their matrices move as adapters come and go. Where nobody warms up, the first
-        decode has everything captured: sooner, it would delay first tokens.
+        Of steps with adapters decodes alone have graphs. Where nobody warms up, the first decode has everything
+        captured: sooner, it would delay first tokens.
         """
         if self._captures_late and rows.num_decodes == rows.num_reqs:
             while self.capture_next():
                 self.num_late_captures += 1
-        if adapters is not None:
-            return replace(self._inputs.build(rows, None, None), adapters=adapters)
         has_all = len(rows.sampling) > 0 and not needs_hidden_states
+        if adapters is not None:
+            graph = self._adapter_graphs.shape_of(rows) if has_all else None
+            if graph is not None:
+                self._adapters.fill(adapters, rows, graph)
+            return replace(self._inputs.build(rows, graph, graph), adapters=adapters)
         graph = self._graphs.shape_of(rows) if has_all else None
         return self._inputs.build(rows, graph or self._pieces.shape_of(rows), graph)
 
@@ -146,7 +154,7 @@ class DeviceSteps:
         """See `Steps`."""
         if batch.graph is None:
             return None
-        logits_nR, *states = self._graphs.replay_model(batch.graph)
+        logits_nR, *states = self._graphs_of(batch).replay_model(batch.graph)
         logits_nR = batch.of_graph(logits_nR, len(batch.rows.sampling))
         if not states:
             return WholeStep(logits_nR, None)
@@ -160,7 +168,7 @@ class DeviceSteps:
         slots = batch.rows.sampled_slots
         if self._states.have_extras(slots):
             return None
-        ids = self._graphs.replay_sampler(batch.graph, self._sampler.drawing_of(slots))
+        ids = self._graphs_of(batch).replay_sampler(batch.graph, self._sampler.drawing_of(slots))
         return batch.of_graph(ids, len(slots))
 
     def replay_drafter(self, batch: ModelInput, sampled_n: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor | None:
@@ -168,7 +176,8 @@ class DeviceSteps:
         if batch.graph is None:
             return None
         wanted = np.array(numbers, dtype=np.int64)
-        drafts_WK, most = self._graphs.replay_drafter(batch.graph, sampled_n, wanted, batch.places), int(wanted.max())
+        drafts_WK = self._graphs_of(batch).replay_drafter(batch.graph, sampled_n, wanted, batch.places)
+        most = int(wanted.max())
         if drafts_WK is None or not most:
             return None if drafts_WK is None else sampled_n[:0]
         drafts_WK = drafts_WK[: len(wanted), :most]
@@ -177,6 +186,9 @@ class DeviceSteps:
         (places,) = upload(sampled_n.device, np.flatnonzero(np.arange(most) < wanted[:, None]))
         return drafts_WK.flatten()[places]
 
+    def _graphs_of(self, batch: ModelInput) -> StepGraphs:
+        return self._graphs if batch.adapters is None else self._adapter_graphs
+
     def _do_without_graphs(self, error: Exception) -> None:
         """Go on eagerly where a step cannot be captured, unless graphs were asked for."""
         # CUDA's errors go on with advice to programmers.
@@ -184,15 +196,20 @@ class DeviceSteps:
         if self._graphs_required:
             raise ConfigError(f"a step cannot be captured: {cause}; cudagraph_mode none runs without graphs") from error
         logger.warning("steps run without graphs, since capturing one failed: %s", cause)
-        self._graphs.forget()
-        self._pieces.forget()
+        for captured in (self._graphs, self._adapter_graphs, self._pieces):
+            captured.forget()
 
 
 def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...]:
     """Logits of the rows that sample, and the states of all tokens where a draft model reads them."""
-    states = model.forward(batch.input_ids, batch.positions, batch.geometries)
+    states = model.forward(batch.input_ids, batch.positions, batch.geometries, batch.adapters)
     logits_nR = model.compute_logits(batch.of_sampling_rows(states.hidden_TD)).contiguous()
     return (logits_nR,) if model.draft is None else (logits_nR, states.hidden_TD, *states.aux)
+
+
+def _run_adapted(model: EngineModel, adapters: AdapterInputs, batch: ModelInput) -> tuple[torch.Tensor, ...]:
+    """The same of a batch whose tokens have adapters."""
+    return _run_whole(model, replace(batch, adapters=adapters.step(len(batch.input_ids))))
 
 
 def _draw(sampler: Sampler, logits_nR: torch.Tensor, batch: ModelInput, drawing: Drawing) -> tuple[torch.Tensor]:
