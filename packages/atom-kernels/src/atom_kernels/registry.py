@@ -21,6 +21,7 @@ OP_MODULES = (
     "atom_kernels.attention.mla.ops",
     "atom_kernels.attention.index.ops",
     "atom_kernels.attention.sparse.ops",
+    "atom_kernels.attention.context.ops",
     "atom_kernels.sampling",
     "atom_kernels.step_inputs",
     "atom_kernels.delta",
