@@ -104,13 +104,16 @@ def test_a_cut_through_a_group_whose_size_the_format_fixes_is_named(tmp_path: Pa
     assert re.search(r"mlp.down_proj: mxfp4 has a scale for each 32 inputs: it cannot be cut between them; give", says)
 
 
+PRODUCER = {"kv_connector": "TcpConnector", "kv_role": "kv_producer"}
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
         ({"tensor_parallel_size": 3}, "is 2, and tensor_parallel_size 3: it must divide that"),
         ({"decode_context_parallel_size": 3, "tensor_parallel_size": 3}, "is 3, and a block of 16 tokens (block_size)"),
         ({"batch_invariant": True}, "is 2, and batch_invariant does not go with it: leave out one of them"),
-        ({"kv_transfer_config": {"kv_connector": "TcpConnector", "kv_role": "kv_both"}}, "is 2, and kv_transfer_config does not go with it"),
+        ({"kv_transfer_config": PRODUCER}, "is 2, and kv_transfer_config does not go with it"),
     ],
 )
 def test_settings_that_do_not_go_with_a_shared_context_are_named(settings, says, tiny_llama: Path):
