@@ -24,7 +24,8 @@ def test_ranks_that_share_a_context_are_neighbors_among_those_that_share_a_layer
 def test_a_rank_takes_a_part_of_the_memory_of_a_request(tiny_family: Callable[[str], Path]):
     checkpoint, cache = open_checkpoint(tiny_family("deepseek_v3")), CacheFormat("float32")
     whole, shared = (model_requirements(checkpoint, num_context_ranks=size).on_rank(4) for size in (1, 4))
-    assert whole and shared
+    assert whole
+    assert shared
     assert whole.kv_bytes(64, cache) == 4 * shared.kv_bytes(64, cache)
     assert whole.weight_bytes == shared.weight_bytes
     assert model_requirements(checkpoint, num_context_ranks=4).on_rank(2) is None
