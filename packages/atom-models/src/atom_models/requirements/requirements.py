@@ -120,8 +120,8 @@ def model_requirements(
 
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
-        CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented; or ranks cannot share
-            its context.
+        CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented; or ranks
+            cannot share its context.
     """
     # Tables of angles are not counted, and need not be long.
     context = BuildContext(
