@@ -138,7 +138,10 @@ class TritonMla(MixerRunner):
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         if metadata.whole is None:
-            attend = self._attend_to(caches, metadata, weights)
+
+            def attend(query_THL: torch.Tensor, found_THC: torch.Tensor) -> None:
+                self.look(query_THL, found_THC, caches, metadata.paged, weights=weights)
+
             return self.forward_absorbed(inputs, caches, metadata, weights=weights, prologue=prologue, attend=attend)
         step, out_THV = self._begin(inputs, caches, metadata, weights, prologue=prologue)
         if len(step.q):
@@ -166,12 +169,38 @@ class TritonMla(MixerRunner):
             self._multiply(found_THC, weights.value.transpose(1, 2), out_THV[: len(step.q)])
         return out_THV
 
-    def _attend_to(self, caches: Caches, metadata: TritonMlaMetadata, weights: AbsorbedWeights) -> Attend:
+    def look(
+        self,
+        query_THL: torch.Tensor,
+        found_THC: torch.Tensor,
+        caches: Caches,
+        metadata: TritonMetadata,
+        *,
+        weights: AbsorbedWeights,
+        lse_TH: torch.Tensor | None = None,
+    ) -> None:
+        """Fill `found_THC` with what absorbed queries find in the latents, and `lse_TH` as `PagedKernels` does."""
         latents, scale = caches[0].unsqueeze(2), scale_of(caches, weights)
         if scale is not None and scale.dim() > 1:
             scale = scale.unsqueeze(2)
         scales = None if scale is None else (scale, scale)
-        return lambda query, found: self.latents.attend(query, latents, latents, found, metadata.paged, scales=scales)
+        self.latents.attend(query_THL, latents, latents, found_THC, metadata, scales=scales, lse_TH=lse_TH)
+
+    def place(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
+        metadata: TritonMlaMetadata,
+        *,
+        weights: AbsorbedWeights,
+        prologue: MlaPrologue | None,
+    ) -> torch.Tensor:
+        """Writes latents to their slots; queries ``[T, H, D]`` with their last part rotated, without padding."""
+        step, _ = self._begin(inputs, caches, metadata, weights, prologue=prologue)
+        nope = self.problem.qk_nope_head_dim
+        query_THD = self._write_cache(step, nope)
+        query_THD[..., :nope] = step.q[..., :nope]
+        return query_THD
 
     def _begin(
         self,
