@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atom_kernels.attention.context import PartialMlaProblem, merge_parts
+from atom_kernels.attention.context.part import part_of_step
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.attention.mla.absorption import absorb, split_kv_b
 from atom_kernels.attention.mla.cases import make_problem, make_step
@@ -25,11 +26,15 @@ every_size = pytest.mark.parametrize("size", [2, 4])
 
 
 def part_of(step: MixerStep, problem: PartialMlaProblem) -> MixerStep:
-    """The step with the rank's latents alone, and with the queries of all ranks, which have the same heads."""
+    """The step with the rank's latents alone, and the queries of all ranks: those of rank r are r + 1 times ours."""
     weights = split_kv_b(WHOLE, step.weights["kv_b"])
     absorbed = absorb(WHOLE, step.inputs[0], weights)
     caches = tuple(cache[:, problem.rank :: problem.num_ranks].clone() for cache in step.caches)
-    return replace(step, inputs=(absorbed.repeat(1, problem.num_ranks, 1), step.inputs[1]), caches=caches)
+    return replace(
+        step,
+        inputs=(torch.cat([absorbed * (rank + 1) for rank in range(problem.num_ranks)], 1), step.inputs[1]),
+        caches=caches,
+    )
 
 
 def run_parts(step: MixerStep, backend: str, size: int) -> list[tuple[torch.Tensor, ...]]:
@@ -50,9 +55,9 @@ def run_parts(step: MixerStep, backend: str, size: int) -> list[tuple[torch.Tens
 @pytest.mark.parametrize("scattered", [False, True])
 def test_parts_of_a_context_give_what_the_whole_gives(backend: str, size: int, scattered: bool):
     step = make_step(WHOLE, REQUESTS, scattered=scattered)
-    expected, cache = step.run(select_mixer(WHOLE, only_backend="reference"))
-    parts = run_parts(step, backend, size)
-    for out, _ in parts:
+    parts, plan = run_parts(step, backend, size), select_mixer(WHOLE, only_backend="reference")
+    for rank, (out, _) in enumerate(parts):
+        expected, cache = replace(step, inputs=(step.inputs[0] * (rank + 1), step.inputs[1])).run(plan)
         torch.testing.assert_close(out, expected, atol=2e-5, rtol=2e-5)
     # Side by side, the ranks' blocks are those of the whole cache.
     together = torch.stack([own for _, own in parts], 2).flatten(1, 2)
@@ -107,3 +112,10 @@ def test_the_layer_of_all_ranks_is_latent_attention_over_latents_as_they_are():
     absorbed = PartialMlaProblem.of(WHOLE, 4, 1).absorbed
     assert isinstance(absorbed, MlaProblem)
     assert (absorbed.num_heads, absorbed.query_dim, absorbed.block_size) == (12, WHOLE.latent_dim, 4)
+
+
+def test_a_token_without_a_slot_has_none_on_any_rank():
+    geometry = make_step(WHOLE, [(3, 40)]).geometry
+    geometry.slot_mapping[1] = -1
+    slots = [part_of_step(PartialMlaProblem.of(WHOLE, 4, rank), geometry).geometry.slot_mapping for rank in range(4)]
+    assert [[slot >= 0 for slot in token].count(True) for token in torch.stack(slots, 1).tolist()] == [1, 0, 1]

@@ -94,5 +94,5 @@ def _own_slots(problem: PartialMlaProblem, slot_mapping: torch.Tensor) -> torch.
     """Where the rank writes each token; -1 where another one does."""
     size, num_ranks = problem.block_size, problem.num_ranks
     blocks, offsets = slot_mapping // size, slot_mapping % size
-    is_own = (slot_mapping >= 0) & (offsets % num_ranks == problem.rank)
-    return torch.where(is_own, blocks * (size // num_ranks) + offsets // num_ranks, -1)
+    # No slot, which is -1, stays so: it is the last one of the block before the first.
+    return torch.where(offsets % num_ranks == problem.rank, blocks * (size // num_ranks) + offsets // num_ranks, -1)
