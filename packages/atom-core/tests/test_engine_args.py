@@ -136,7 +136,6 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
         ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; it must be at least 1"),
         ({"data_parallel_size": 0}, "data_parallel_size is 0; it must be at least 1"),
         ({"pipeline_parallel_size": 0}, "pipeline_parallel_size is 0; it must be at least 1"),
-        ({"decode_context_parallel_size": 2}, "decode_context_parallel_size 2 is not supported"),
         (
             {"enable_expert_parallel": True, "data_parallel_size": 2},
             "enable_expert_parallel over 2 engines of one device is not supported",

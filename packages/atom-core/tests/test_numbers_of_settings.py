@@ -63,7 +63,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "tensor_parallel_size": (1, 1, None),
     "data_parallel_size": (1, 1, os.cpu_count()),
     "pipeline_parallel_size": (1, 1, None),
-    "decode_context_parallel_size": (1, 1, 1),
+    "decode_context_parallel_size": (1, 1, None),
     "distributed_executor_backend": ("mp", ("mp",)),
     "enable_expert_parallel": (False, BOOLEANS),
     "enable_dp_attention": (False, (False,)),

@@ -118,9 +118,11 @@ def test_two_stages_follow_grammars_and_penalties_and_judge_prompts(stages, tiny
 
 
 @pytest.mark.slow  # four processes are started
-def test_stages_of_two_ranks_each_give_the_tokens_of_one_process(tiny_family, expected):
-    """With latents, of which each rank of a stage holds all, and heads and experts, of which it holds half."""
-    with make_engine(tiny_family("deepseek_v3"), tensor_parallel_size=2, pipeline_parallel_size=2) as engine:
+@pytest.mark.parametrize("num_context_ranks", [1, pytest.param(2, marks=pytest.mark.by_hand)])
+def test_stages_of_two_ranks_each_give_the_tokens_of_one_process(num_context_ranks, tiny_family, expected):
+    """With latents, of which each rank of a stage holds all or half, and heads and experts, of which it holds half."""
+    sizes = {"tensor_parallel_size": 2, "decode_context_parallel_size": num_context_ranks}
+    with make_engine(tiny_family("deepseek_v3"), pipeline_parallel_size=2, **sizes) as engine:
         assert outputs(engine) == expected("deepseek_v3")
 
 

@@ -154,6 +154,45 @@ def test_how_steps_are_cut_changes_no_token_of_two_ranks(way, family, ranks, tin
         assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in WAYS[way])
 
 
+BY_CONTEXT = {"at once": {}} | WAYS
+
+
+@pytest.mark.parametrize("way", BY_CONTEXT)
+def test_two_ranks_that_share_a_context_give_the_tokens_of_one(way, ranks, tiny_family, expected):
+    with make_engine(tiny_family("deepseek_v3"), ranks, decode_context_parallel_size=2, **BY_CONTEXT[way]) as engine:
+        assert outputs(engine) == expected("deepseek_v3")
+        assert (engine.stats.num_preemptions > 0) == ("num_kv_blocks" in BY_CONTEXT[way])
+        if way == "at once":
+            assert outputs(engine) == expected("deepseek_v3")  # from cached prefixes
+
+
+@pytest.mark.slow
+def test_drafts_change_no_token_of_two_ranks_that_share_a_context(ranks, tiny_family, expected):
+    speculation = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
+    given = {"decode_context_parallel_size": 2, "speculative_config": speculation}
+    with make_engine(tiny_family("deepseek_v3"), ranks, **given) as engine:
+        assert outputs(engine) == expected("deepseek_v3")
+        assert engine.stats.num_draft_tokens > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_four_ranks_that_share_a_context_by_two_or_by_four_give_the_tokens_of_one(
+    size, four_ranks, tiny_family, expected
+):
+    with make_engine(tiny_family("deepseek_v2-lite"), four_ranks, decode_context_parallel_size=size) as engine:
+        assert outputs(engine) == expected("deepseek_v2-lite")
+
+
+def test_ranks_that_share_a_context_hold_as_many_times_its_tokens(ranks, tiny_family):
+    sizes = []
+    for size in (1, 2):
+        given = {"num_kv_blocks": None, "kv_cache_memory": 1 << 20, "decode_context_parallel_size": size}
+        with make_engine(tiny_family("deepseek_v3"), ranks, max_num_seqs=512, **given) as engine:
+            sizes.append(engine.info.num_cache_tokens)
+    assert sizes[1] in (2 * sizes[0], 2 * sizes[0] + 16)
+
+
 # As the default model's: the first of two ranks has two KV heads, and the other one.
 NINE_HEADS = {"hidden_size": 288, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 32}
 

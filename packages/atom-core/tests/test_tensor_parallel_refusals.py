@@ -104,6 +104,37 @@ def test_a_cut_through_a_group_whose_size_the_format_fixes_is_named(tmp_path: Pa
     assert re.search(r"mlp.down_proj: mxfp4 has a scale for each 32 inputs: it cannot be cut between them; give", says)
 
 
+PRODUCER = {"kv_connector": "TcpConnector", "kv_role": "kv_producer"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"tensor_parallel_size": 3}, "is 2, and tensor_parallel_size 3: it must divide that"),
+        ({"decode_context_parallel_size": 3, "tensor_parallel_size": 3}, "is 3, and a block of 16 tokens (block_size)"),
+        ({"batch_invariant": True}, "is 2, and batch_invariant does not go with it: leave out one of them"),
+        ({"kv_transfer_config": PRODUCER}, "is 2, and kv_transfer_config does not go with it"),
+    ],
+)
+def test_settings_that_do_not_go_with_a_shared_context_are_named(settings, says, tiny_llama: Path):
+    given = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2} | settings
+    with pytest.raises(ConfigError, match=re.escape(f"decode_context_parallel_size {says}")):
+        resolve_config(EngineArgs(model=str(tiny_llama), **given), open_checkpoint(tiny_llama), detect_platform())
+
+
+@pytest.mark.parametrize(
+    ("family", "layer"),
+    [
+        ("llama", "layers.0.self_attn.attn: paged_attention"),
+        ("deepseek_v32", "layers.0.self_attn.indexer.choose: lightning_index"),
+        ("kimi_linear", "layers.0.self_attn.delta: delta_net"),
+    ],
+)
+def test_layers_that_cannot_share_their_context_are_named(family: str, layer: str, tiny_family):
+    says = refusal(tiny_family(family), 2, decode_context_parallel_size=2)
+    assert f"{layer} cannot share its context among 2 ranks" in says
+
+
 def test_layers_of_transformers_are_not_split(tiny_llama: Path):
     assert "they are not split, and 2 ranks are asked for" in refusal(tiny_llama, 2, model_impl="transformers")
 

@@ -195,8 +195,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "model_impl": "auto",
         "num_drafts": 0,
         "enable_expert_parallel": False,
+        "num_context_ranks": 1,
     },
-    "requirements.sharing.check_shared": {"num_stages": 1},
+    "requirements.sharing.groups_of": {"num_context_ranks": 1},
+    "requirements.sharing.check_shared": {"num_stages": 1, "num_context_ranks": 1},
     "weights.loader.load_weights": {"progress": True},
     "weights.loader.load_dummy_weights": {"seed": 0, "device": "cpu"},
 }

@@ -86,6 +86,25 @@ def test_accelerators_are_planned_with_whole_experts(tmp_path: Path, capsys):
     assert sizes[1] - sizes[0] == pytest.approx(0.5 * 32 * 3 * 4096 * 14336 * 2 / 2**30, abs=0.1)
 
 
+def test_accelerators_that_share_a_context_hold_as_many_times_the_requests(tmp_path: Path, capsys):
+    folder, found = write_published_config("deepseek-r1", tmp_path), []
+    config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    for flags in ((), ("--decode-context-parallel-size", "4")):
+        _, text = plan(capsys, "--model", folder, "--on", "H100", "--weights", "bfloat16", "--context", "4096", *flags)
+        rows = {row[2]: row for row in rows_of(text, "H100")}
+        found.append(int(rows["4"][6]))
+        assert list(rows) == (["4", "8"] if flags else ["1", "2", "4", "8"])
+        assert ("and --decode-context-parallel-size 4 of `atom serve`" in text) == bool(flags)
+    assert found[1] == pytest.approx(4 * found[0], abs=4)
+
+
+def test_a_context_that_cannot_be_shared_is_not_planned(tmp_path: Path, capsys):
+    folder = write_published_config("llama-3.1-8b", tmp_path)
+    code, text = plan(capsys, "--model", folder, "--on", "H100", "--decode-context-parallel-size", "2")
+    assert (code, "self_attn.attn: paged_attention cannot share its context among 2 ranks" in text) == (3, True)
+
+
 def test_longer_requests_are_fewer(tmp_path: Path, capsys):
     _, text = plan(capsys, "--model", write_published_config("llama-3.1-70b", tmp_path), "--on", "mi300x")
     rows = rows_of(text, "MI300X")
@@ -303,6 +322,7 @@ def test_what_no_rank_of_a_system_holds_ends_with_one(tmp_path: Path, capsys):
         (("-tp", "2"), "--tensor-parallel-size is for --simulate SYSTEM"),
         (("--batch-sizes", "1"), "--batch-sizes is for --simulate SYSTEM"),
         (("--enable-expert-parallel",), "--enable-expert-parallel is for several devices: give --on ACCELERATOR or"),
+        (("--decode-context-parallel-size", "2"), "--decode-context-parallel-size is for several devices: give --on"),
         (("--simulate", "8xH100", "--batch-sizes", "1,x"), "'1,x' is not numbers from 1 between commas"),
     ],
 )

@@ -22,6 +22,7 @@ OP_MODULES = (
     "atom_kernels.attention.index.ops",
     "atom_kernels.attention.sparse.ops",
     "atom_kernels.attention.encoder.ops",
+    "atom_kernels.attention.context.ops",
     "atom_kernels.sampling",
     "atom_kernels.step_inputs",
     "atom_kernels.delta",

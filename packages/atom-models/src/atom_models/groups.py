@@ -55,25 +55,33 @@ class Groups:
         stage: the layers that it has, of all those of the pipeline.
         expert: the ranks over which whole experts are spread; None where each of `tensor` has a part of every expert.
             They are those of `tensor`, since one sum has what experts and what all else of a layer made.
+        context: the ranks, of `tensor`, over which the tokens of a request are spread in caches that all of them would
+            hold whole. They are neighbors, as `context_ranks` says.
 
     Raises:
-        ValueError: experts are spread over other ranks.
+        ValueError: experts or tokens are spread over other ranks.
     """
 
     tensor: Collectives = SINGLE_RANK
     stage: Stage = WHOLE
     expert: Collectives | None = None
+    context: Collectives = SINGLE_RANK
 
     def __post_init__(self) -> None:
-        expert, tensor = self.expert, self.tensor
+        expert, tensor, context = self.expert, self.tensor, self.context
         if expert is not None and (expert.rank, expert.size) != (tensor.rank, tensor.size):
             raise ValueError(
                 f"experts are spread over {expert.size} ranks, and {tensor.size} share the layer: they must be the same"
             )
+        if tensor.size % context.size or tensor.rank % context.size != context.rank:
+            raise ValueError(
+                f"rank {tensor.rank} of {tensor.size} that share a layer cannot be rank {context.rank} of "
+                f"{context.size} that share a context: these are neighbors, and their number divides that of the others"
+            )
 
-    def among(self, tensor: Collectives, stage: Stage) -> Groups:
-        """A rank among others, which share a model in the same way."""
-        return Groups(tensor, stage, None if self.expert is None else tensor)
+    def among(self, tensor: Collectives, stage: Stage, context: Collectives = SINGLE_RANK) -> Groups:
+        """A rank among others, whose experts are spread in the same way."""
+        return Groups(tensor, stage, None if self.expert is None else tensor, context)
 
     def spreading_experts(self) -> Groups:
         """The same ranks, each of which holds whole experts."""

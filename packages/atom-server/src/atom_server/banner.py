@@ -74,6 +74,8 @@ def describe_machine(info: EngineInfo) -> str:
     size, num_engines = info.tensor_parallel_size, info.data_parallel_size
     stages = info.pipeline_parallel_size
     kind = "tensor parallel, whole experts on each" if info.enable_expert_parallel else "tensor parallel"
+    if info.decode_context_parallel_size > 1:
+        kind += f", context shared by {info.decode_context_parallel_size}"
     of_layer = f"{size} ranks ({kind})" if size > 1 else ""
     ranks = f"{of_layer} on " if of_layer else ""
     if stages > 1:

@@ -200,7 +200,10 @@ class EngineArgs:
         short="-pp",
     )
     decode_context_parallel_size: int = _parallel(
-        1, "Devices that share the KV cache of each request by its tokens.", minimum=1
+        1,
+        "Devices, of those that share a layer, that each keep a part of the tokens of latent attention (see "
+        "tensor-parallel.md).",
+        minimum=1,
     )
     distributed_executor_backend: str = _parallel(
         "mp",

@@ -9,6 +9,7 @@ from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import BalanceConfig, ParallelConfig
+from atom_core.config.unbuilt import refuse_for_context
 from atom_models.architectures.registry import has_experts
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ def resolve_parallel(
     """The ranks of an engine, and the threads of each; a line for what was chosen goes to `choices`.
 
     Raises:
-        ConfigError: this machine cannot have so many.
+        ConfigError: this machine cannot have so many, or some of them cannot share a context.
     """
     _check_ranks(args, platform)
+    refuse_for_context(args)
     spreads = _has_experts_to_spread(args, architecture, choices)
     return ParallelConfig(
         num_threads=_num_threads(args, platform, choices),
@@ -33,6 +35,7 @@ def resolve_parallel(
         data_parallel_size=args.data_parallel_size,
         data_parallel_rank=data_parallel_rank,
         pipeline_parallel_size=args.pipeline_parallel_size,
+        decode_context_parallel_size=args.decode_context_parallel_size,
         executor_backend=cast("ExecutorBackend", args.distributed_executor_backend),
         enable_expert_parallel=spreads,
         num_redundant_experts=args.num_redundant_experts if spreads else 0,

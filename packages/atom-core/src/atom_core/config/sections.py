@@ -101,6 +101,7 @@ class ParallelConfig:
         data_parallel_size: engines that share the requests, each with all of these ranks.
         data_parallel_rank: this engine's number among them.
         pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
+        decode_context_parallel_size: ranks that share a layer and the tokens in its cache, each with a part of both.
         enable_expert_parallel: ranks that share a layer hold whole experts of a mixture, not a part of each.
         num_redundant_experts: copies of these beside the first of each, over all ranks.
         balance: when experts move between ranks; None where they stay.
@@ -112,6 +113,7 @@ class ParallelConfig:
     data_parallel_size: int = 1
     data_parallel_rank: int = 0
     pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
     enable_expert_parallel: bool = False
     num_redundant_experts: int = 0
     balance: BalanceConfig | None = None

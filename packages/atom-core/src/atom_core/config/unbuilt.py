@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 def refuse_unbuilt(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that asks for something that does not exist yet."""
     asked = {
-        f"decode_context_parallel_size {args.decode_context_parallel_size}": args.decode_context_parallel_size > 1,
         f"enable_expert_parallel over {args.data_parallel_size} engines of one device": args.enable_expert_parallel
         and args.data_parallel_size > 1
         and args.tensor_parallel_size == 1,
@@ -47,6 +46,28 @@ def refuse_in_stages(args: EngineArgs, speculation: SpeculationConfig | None) ->
             size = args.pipeline_parallel_size
             raise ConfigError(
                 f"pipeline_parallel_size is {size}, and {what} does not go with it: leave out one of them"
+            )
+
+
+def refuse_for_context(args: EngineArgs) -> None:
+    """Raise ConfigError for the first setting that does not go with a context that ranks share."""
+    size = args.decode_context_parallel_size
+    if args.tensor_parallel_size % size:
+        raise ConfigError(
+            f"decode_context_parallel_size is {size}, and tensor_parallel_size {args.tensor_parallel_size}: it must "
+            "divide that, since ranks that share a layer share the context too"
+        )
+    if size > 1 and args.block_size % size:
+        raise ConfigError(
+            f"decode_context_parallel_size is {size}, and a block of {args.block_size} tokens (block_size) cannot be "
+            "shared evenly: give a block_size that it divides"
+        )
+    # Peers agree on blocks that are whole; and sums over ranks depend on how many rows there are.
+    unfit = {"kv_transfer_config": args.kv_transfer_config is not None, "batch_invariant": args.batch_invariant}
+    for what, is_asked in unfit.items():
+        if is_asked and size > 1:
+            raise ConfigError(
+                f"decode_context_parallel_size is {size}, and {what} does not go with it: leave out one of them"
             )
 
 

@@ -86,6 +86,7 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         tensor_parallel_size=config.parallel.tensor_parallel_size,
         data_parallel_size=config.parallel.data_parallel_size,
         pipeline_parallel_size=config.parallel.pipeline_parallel_size,
+        decode_context_parallel_size=config.parallel.decode_context_parallel_size,
         enable_expert_parallel=config.parallel.enable_expert_parallel,
         profiler_dir=config.profiler.directory,
         timings=dict(runner.timings),

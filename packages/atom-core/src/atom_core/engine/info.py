@@ -23,6 +23,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         tensor_parallel_size: ranks that share each layer.
         data_parallel_size: engines that share the requests; all numbers here are of one of them.
         pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
+        decode_context_parallel_size: ranks that share a layer and the tokens in its cache.
         enable_expert_parallel: ranks that share a layer hold whole experts.
         num_offload_blocks: blocks that are kept beyond those, in memory of the host or on a disk.
         choices: one line for each value that was chosen for the user.
@@ -51,6 +52,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
     enable_expert_parallel: bool = False
     num_offload_blocks: int = 0
     is_encoder: bool = False

@@ -93,7 +93,10 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
             groups=UNSHARED.spreading_experts() if parallel.enable_expert_parallel else UNSHARED,
             place_experts=place_with_copies(parallel.num_redundant_experts),
         )
-        check_shared(checkpoint, context, parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
+        check_shared(
+            *(checkpoint, context, parallel.tensor_parallel_size, parallel.pipeline_parallel_size),
+            num_context_ranks=parallel.decode_context_parallel_size,
+        )
 
     check(checkpoint, config.model.quantization)
     speculation = config.speculation

@@ -17,7 +17,6 @@ from atom_models.architectures.llama import LlamaDecoderLayer, LlamaForCausalLM
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
     ColumnParallelLinear,
-    LatentAttention,
     Layer,
     Linear,
     Normed,
@@ -27,6 +26,7 @@ from atom_models.layers import (
     RowParallelLinear,
     Shard,
     Term,
+    make_latent_attention,
     mla_scale,
 )
 
@@ -117,7 +117,7 @@ class DeepseekV2Attention(Layer):
             self.q_b_proj = ColumnParallelLinear(q_rank, num_heads * query_dim, context, prefix=f"{prefix}.q_b_proj")
             eps = config.latent_norm_eps
             self.q_a_layernorm = RMSNorm(q_rank, eps, context, prefix=f"{prefix}.q_a_layernorm", feeds=self.q_b_proj)
-        self.attn = LatentAttention(
+        self.attn = make_latent_attention(
             problem,
             context=context,
             prefix=f"{prefix}.attn",

@@ -13,6 +13,7 @@ from atom_models.layers.linear import (
 )
 from atom_models.layers.loadable import Loadable
 from atom_models.layers.mixers.attention import Attention
+from atom_models.layers.mixers.context_mla import make_latent_attention
 from atom_models.layers.mixers.delta_net import ChannelDeltaNet, DeltaNet
 from atom_models.layers.mixers.encoder_attention import EncoderAttention
 from atom_models.layers.mixers.index import LightningIndex
@@ -70,6 +71,7 @@ __all__ = [
     "Unsummed",
     "VocabularyEmbedding",
     "WideRMSNorm",
+    "make_latent_attention",
     "make_rotary",
     "mla_scale",
     "summed",

@@ -25,7 +25,7 @@ from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, 
 from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
 from atom_models.requirements.parameters import Count, count_parameters
 from atom_models.requirements.rank_work import RankWork, rank_work
-from atom_models.requirements.sharing import OneOf
+from atom_models.requirements.sharing import OneOf, groups_of
 
 BLOCK_SIZE = 16
 
@@ -103,7 +103,12 @@ def _kv_bytes(groups: tuple[CacheGroup, ...], num_tokens: int, cache: CacheForma
 
 
 def model_requirements(
-    checkpoint: Checkpoint, model_impl: str = "auto", *, num_drafts: int = 0, enable_expert_parallel: bool = False
+    checkpoint: Checkpoint,
+    model_impl: str = "auto",
+    *,
+    num_drafts: int = 0,
+    enable_expert_parallel: bool = False,
+    num_context_ranks: int = 1,
 ) -> ModelRequirements:
     """Numbers for planning: the model is built as for an engine, and counted; no weight is read.
 
@@ -111,10 +116,12 @@ def model_requirements(
         model_impl: as the engine's: "auto", "atom" or "transformers".
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         enable_expert_parallel: ranks hold whole experts, not a part of each.
+        num_context_ranks: neighbors among tensor-parallel ranks that share the context; their number divides these.
 
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
-        CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented.
+        CheckpointError: the config lacks a field, contradicts itself, or asks for what is not implemented; or ranks
+            cannot share its context.
     """
     # Tables of angles are not counted, and need not be long.
     context = BuildContext(
@@ -134,8 +141,11 @@ def model_requirements(
             raise
         refusal, context = str(error), replace(context, quantization=UNQUANTIZED)
         model = construct_model(checkpoint, context)
+    if num_context_ranks > 1:
+        construct_model(checkpoint, _on_rank(context, num_context_ranks, num_context_ranks))
     stored = _Stored(published, is_read=refusal is None)
     count = count_parameters(model)
+    of_rank = functools.partial(_rank_share, checkpoint, context, stored, num_context_ranks=num_context_ranks)
     whole, why_not_kept = _share(model, count, stored), functools.partial(_why_not_kept, model, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
@@ -152,10 +162,8 @@ def model_requirements(
         why_not_kept=why_not_kept,
         refusal=refusal,
         warnings=config_warnings(model, checkpoint),
-        in_stages=functools.cache(functools.partial(_fullest_stage, checkpoint, context, stored)),
-        on_rank=functools.cache(
-            lambda num_ranks: whole if num_ranks == 1 else _rank_share(checkpoint, context, stored, num_ranks)
-        ),
+        in_stages=functools.cache(functools.partial(_fullest_stage, of_rank)),
+        on_rank=functools.cache(lambda num_ranks: whole if num_ranks == num_context_ranks == 1 else of_rank(num_ranks)),
         cache_groups=whole.cache_groups,
         kv_bytes_per_token={cache: whole.kv_bytes(1, cache) for cache in PLANNED_CACHES},
     )
@@ -173,24 +181,35 @@ class _Stored(NamedTuple):
     is_read: bool
 
 
-def _fullest_stage(
-    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int, num_stages: int
-) -> RankShare | None:
+def _fullest_stage(of_rank: Callable[..., RankShare | None], num_ranks: int, num_stages: int) -> RankShare | None:
     """The first one, which has the embedding, or the last one, which has the head."""
     stages = [Stage(index, num_stages) for index in (0, num_stages - 1)]
-    shares = [_rank_share(checkpoint, context, stored, num_ranks, stage) for stage in stages]
+    shares = [of_rank(num_ranks, stage) for stage in stages]
     found = [share for share in shares if share is not None]
     return max(found, key=lambda share: share.weight_bytes["bfloat16"]) if len(found) == len(stages) else None
 
 
 def _rank_share(
-    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_ranks: int, stage: Stage = WHOLE
+    checkpoint: Checkpoint,
+    context: BuildContext,
+    stored: _Stored,
+    num_ranks: int,
+    stage: Stage = WHOLE,
+    *,
+    num_context_ranks: int,
 ) -> RankShare | None:
-    try:  # the first rank holds the most
-        model = construct_model(checkpoint, replace(context, groups=context.groups.among(OneOf(0, num_ranks), stage)))
+    if num_ranks % num_context_ranks:
+        return None
+    try:
+        model = construct_model(checkpoint, _on_rank(context, num_ranks, num_context_ranks, stage))
     except CheckpointError:
         return None
     return _share(model, count_parameters(model), stored)
+
+
+def _on_rank(context: BuildContext, num_ranks: int, num_context_ranks: int, stage: Stage = WHOLE) -> BuildContext:
+    """The first rank's, which holds the most."""
+    return replace(context, groups=groups_of(context.groups, OneOf(0, num_ranks), stage, num_context_ranks))
 
 
 def _why_not_kept(model: nn.Module, stored: _Stored, platform: Platform | None) -> str | None:

@@ -8,7 +8,7 @@ from itertools import product
 from atom_kernels.protocols import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
-from atom_models.groups import Stage
+from atom_models.groups import WHOLE, Groups, Stage
 from atom_models.model import construct_model
 
 
@@ -19,7 +19,14 @@ class OneOf(SingleRank):
         self.rank, self.size = rank, size
 
 
-def check_shared(checkpoint: Checkpoint, context: BuildContext, num_ranks: int, num_stages: int = 1) -> None:
+def groups_of(groups: Groups, tensor: OneOf, stage: Stage = WHOLE, num_context_ranks: int = 1) -> Groups:
+    """A rank that shares a model as `groups` do, and the context with neighbors if there are several."""
+    return groups.among(tensor, stage, OneOf(tensor.rank % num_context_ranks, num_context_ranks))
+
+
+def check_shared(
+    checkpoint: Checkpoint, context: BuildContext, num_ranks: int, num_stages: int = 1, *, num_context_ranks: int = 1
+) -> None:
     """Build the parts of some ranks of every stage, without weights.
 
     The second one begins at the first cut, of which all other cuts are multiples; the last one has what is left over.
@@ -31,5 +38,5 @@ def check_shared(checkpoint: Checkpoint, context: BuildContext, num_ranks: int, 
     """
     ranks = {0, 1, num_ranks - 1} if num_ranks > 1 else {0}
     for stage, rank in product(range(num_stages), ranks):
-        groups = context.groups.among(OneOf(rank, num_ranks), Stage(stage, num_stages))
+        groups = groups_of(context.groups, OneOf(rank, num_ranks), Stage(stage, num_stages), num_context_ranks)
         construct_model(checkpoint, replace(context, groups=groups))

@@ -39,12 +39,13 @@ from atom_models.model import construct_model, stored_quantization
 def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> EngineModel:
     """Build `config.model` on this machine's device and load its weights, or the part that this one of `ranks` has."""
     checkpoint = open_checkpoint(config.model.path)
+    groups = ranks.sharing_context(config.parallel.decode_context_parallel_size)
     context = BuildContext(
         quantization=stored_quantization(checkpoint, config.model.quantization),
         platform=replace(detect_platform(), batch_invariant=config.compile.batch_invariant),
         dtype=getattr(torch, config.model.dtype),
         device=torch.device(config.device),
-        groups=ranks.groups.spreading_experts() if config.parallel.enable_expert_parallel else ranks.groups,
+        groups=groups.spreading_experts() if config.parallel.enable_expert_parallel else groups,
         cache=config.cache.format,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
@@ -106,9 +107,8 @@ def _balancer(config: EngineConfig, model: Any, context: BuildContext) -> Expert
 
 def _mixers_of_all_stages(checkpoint: Checkpoint, context: BuildContext) -> Mapping[str, Any]:
     """The layers with caches of the whole model, which is built and not loaded, and without tables of angles."""
-    whole = replace(
-        context, groups=context.groups.among(context.groups.tensor, WHOLE), max_model_len=context.block_size
-    )
+    groups = replace(context.groups, stage=WHOLE)
+    whole = replace(context, groups=groups, max_model_len=context.block_size)
     return mixer_layers(construct_model(checkpoint, whole))
 
 

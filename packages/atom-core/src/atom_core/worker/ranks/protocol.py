@@ -36,7 +36,7 @@ class MeetingRanks:
 class WorkerRanks(Protocol):
     """Where a worker stands among the ranks of its engine, and what these exchange beside their layers.
 
-    Every rank makes the same calls of `smallest` in the same order.
+    Every rank makes the same calls of `smallest` and `sharing_context` in the same order.
     """
 
     @property
@@ -52,6 +52,10 @@ class WorkerRanks(Protocol):
     @property
     def groups(self) -> Groups:
         """The ranks that share its layers, and the stage that these layers are."""
+        ...
+
+    def sharing_context(self, size: int) -> Groups:
+        """`groups`, of which `size` neighbors in a stage share the context of their requests."""
         ...
 
     def smallest(self, number: int) -> int:
@@ -75,6 +79,9 @@ class Alone:
     """The only rank."""
 
     rank, size, groups = 0, 1, UNSHARED
+
+    def sharing_context(self, size: int) -> Groups:
+        return self.groups
 
     def smallest(self, number: int) -> int:
         return number

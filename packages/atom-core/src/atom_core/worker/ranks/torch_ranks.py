@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,7 +34,9 @@ class TorchRanks:
         dist.init_process_group(own.collectives, store=store, rank=rank, world_size=self.size)
         self._width = self.size // num_stages
         stage = Stage(rank // self._width, num_stages)
-        self.groups = Groups(_tensor_ranks(rank, self._width, num_stages), stage)
+        self.groups = Groups(_neighbors(rank, self._width, self.size), stage)
+        self._device = device
+        self._context_ranks: dict[int, Collectives] = {1: SINGLE_RANK, self._width: self.groups.tensor}
         self._given: tuple[Any, torch.Tensor] | None = None
         # NCCL connects at the first call, which must not happen while a graph is captured.
         something = torch.zeros(1, device=device)
@@ -46,6 +49,12 @@ class TorchRanks:
             self.take(something)
         if not stage.is_last:
             self.give(something)
+
+    def sharing_context(self, size: int) -> Groups:
+        if size not in self._context_ranks:
+            self._context_ranks[size] = _neighbors(self.rank, size, self.size)
+            self._context_ranks[size].all_reduce(torch.zeros(1, device=self._device))
+        return replace(self.groups, context=self._context_ranks[size])
 
     def smallest(self, number: int) -> int:
         agreed = torch.tensor([number])
@@ -125,11 +134,11 @@ def _open(meeting: Meeting, rank: int) -> Any:
     return dist.TCPStore(store.host, store.port, meeting.size, **listening)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _tensor_ranks(rank: int, width: int, num_stages: int) -> Collectives:
-    """The ranks of this one's stage. All ranks make the groups of all stages, as torch.distributed wants it."""
-    if num_stages == 1:
+def _neighbors(rank: int, width: int, size: int) -> Collectives:
+    """This one's run of `width` ranks, of all `size`. All ranks make all groups, as torch.distributed wants it."""
+    if width == size:
         return TensorRanks(None, rank, width)
     if width == 1:
         return SINGLE_RANK
-    groups = [dist.new_group([*range(first, first + width)]) for first in range(0, width * num_stages, width)]
+    groups = [dist.new_group([*range(first, first + width)]) for first in range(0, size, width)]
     return TensorRanks(groups[rank // width], rank % width, width)

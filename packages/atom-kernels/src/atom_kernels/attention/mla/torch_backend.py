@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from atom_kernels.attention import torch_backend as paged
 from atom_kernels.attention.cache_write import write_cache
+from atom_kernels.attention.mla.absorption import AbsorbedWeights, absorb, split_kv_b
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
@@ -43,38 +44,19 @@ class TorchMlaMetadata:
     requests: tuple[tuple[slice, tuple[paged.Piece, ...] | None], ...]
 
 
-@dataclass(frozen=True)
-class TorchMlaWeights:
-    """Views of the weights that make keys ``[H, N, C]`` and values ``[H, V, C]`` from a latent.
-
-    Attributes:
-        scale: ``[1]``: a number is what is cached of it times this; None for 1.
-    """
-
-    key: torch.Tensor
-    value: torch.Tensor
-    scale: torch.Tensor | None = None
-
-
-def split_kv_b(problem: MlaProblem, kv_b_weight: torch.Tensor) -> TorchMlaWeights:
-    """The two halves of a checkpoint's kv_b_proj, by head."""
-    weight = kv_b_weight.view(problem.num_heads, -1, problem.kv_lora_rank)
-    return TorchMlaWeights(*weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1))
-
-
 class TorchMla(MixerRunner):
     """See the module's docstring."""
 
     def __init__(self, problem: MlaProblem) -> None:
         self.problem = problem
         absorbed = _absorbed(problem)
-        self._absorbed = paged.TorchAttention(absorbed, absorbed.layout)
+        self.attention = paged.TorchAttention(absorbed, absorbed.layout)
 
-    def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> AbsorbedWeights:
         return split_kv_b(self.problem, weights["kv_b"])
 
     def build_metadata(self, geometry: BatchGeometry) -> TorchMlaMetadata:
-        metadata = self._absorbed.build_metadata(geometry)
+        metadata = self.attention.build_metadata(geometry)
         starts, lengths = geometry.query_start_loc.tolist(), geometry.seq_lens.tolist()
         lengths = [lengths[r] for r in range(geometry.num_reqs) if starts[r + 1] > starts[r]]
         requests = tuple(
@@ -89,7 +71,7 @@ class TorchMla(MixerRunner):
         caches: Caches,
         metadata: TorchMlaMetadata,
         *,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         q_THD, kv_TL = inputs
@@ -108,22 +90,19 @@ class TorchMla(MixerRunner):
         latent_TL: torch.Tensor,
         cached_SL: torch.Tensor,
         pieces: tuple[paged.Piece, ...] | None,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
     ) -> torch.Tensor:
         """Outputs of one request over latents by slot; its own new ones are all of them where there are no pieces."""
         if pieces is None:
             return self._expanded(q_THD, latent_TL, weights)
         cached_S1L = cached_SL.unsqueeze(1)
-        found_THL, _ = self._absorbed.attend_request(self.absorb(q_THD, weights), cached_S1L, cached_S1L, pieces)
+        found_THL, _ = self.attention.attend_request(
+            absorb(self.problem, q_THD, weights), cached_S1L, cached_S1L, pieces
+        )
         found_THC = found_THL[..., : self.problem.kv_lora_rank].to(q_THD.dtype)
         return torch.einsum("thc,hvc->thv", found_THC, weights.value)
 
-    def absorb(self, q_THD: torch.Tensor, weights: TorchMlaWeights) -> torch.Tensor:
-        """Queries as latents meet them, ``[T, H, L]``."""
-        query_THN, turned = q_THD.split([self.problem.qk_nope_head_dim, self.problem.qk_rope_head_dim], dim=-1)
-        return torch.cat((torch.einsum("thn,hnc->thc", query_THN, weights.key), turned), dim=-1)
-
-    def _expanded(self, q_THD: torch.Tensor, latent_TL: torch.Tensor, weights: TorchMlaWeights) -> torch.Tensor:
+    def _expanded(self, q_THD: torch.Tensor, latent_TL: torch.Tensor, weights: AbsorbedWeights) -> torch.Tensor:
         """A whole prompt, of which every token is new."""
         latent_TC, rotary_key = latent_TL.split([self.problem.kv_lora_rank, self.problem.qk_rope_head_dim], dim=-1)
         k_HTN = torch.matmul(latent_TC, weights.key.transpose(1, 2))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention.mla.torch_backend import TorchMlaWeights, split_kv_b
+from atom_kernels.attention.mla.absorption import AbsorbedWeights, split_kv_b
 from atom_kernels.attention.triton.backend import largest_number, why_not_dtypes
 from atom_kernels.attention.triton.configs import expanded_prefill_config, latent_decode_config, latent_prefill_config
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
@@ -114,7 +114,7 @@ class TritonMla(MixerRunner):
         )
         self._may_expand = problem.qk_nope_head_dim == problem.v_head_dim
 
-    def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> AbsorbedWeights:
         return replace(split_kv_b(self.problem, weights["kv_b"]), scale=weights.get("latent_scale"))
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMlaMetadata:
@@ -134,11 +134,14 @@ class TritonMla(MixerRunner):
         caches: Caches,
         metadata: TritonMlaMetadata,
         *,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         if metadata.whole is None:
-            attend = self._attend_to(caches, metadata, weights)
+
+            def attend(query_THL: torch.Tensor, found_THC: torch.Tensor) -> None:
+                self.look(query_THL, found_THC, caches, metadata.paged, weights=weights)
+
             return self.forward_absorbed(inputs, caches, metadata, weights=weights, prologue=prologue, attend=attend)
         step, out_THV = self._begin(inputs, caches, metadata, weights, prologue=prologue)
         if len(step.q):
@@ -151,7 +154,7 @@ class TritonMla(MixerRunner):
         caches: Caches,
         metadata: TritonMlaMetadata,
         *,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
         prologue: MlaPrologue | None,
         attend: Attend,
     ) -> torch.Tensor:
@@ -166,19 +169,45 @@ class TritonMla(MixerRunner):
             self._multiply(found_THC, weights.value.transpose(1, 2), out_THV[: len(step.q)])
         return out_THV
 
-    def _attend_to(self, caches: Caches, metadata: TritonMlaMetadata, weights: TorchMlaWeights) -> Attend:
+    def look(
+        self,
+        query_THL: torch.Tensor,
+        found_THC: torch.Tensor,
+        caches: Caches,
+        metadata: TritonMetadata,
+        *,
+        weights: AbsorbedWeights,
+        lse_TH: torch.Tensor | None = None,
+    ) -> None:
+        """Fill `found_THC` with what absorbed queries find in the latents, and `lse_TH` as `PagedKernels` does."""
         latents, scale = caches[0].unsqueeze(2), scale_of(caches, weights)
         if scale is not None and scale.dim() > 1:
             scale = scale.unsqueeze(2)
         scales = None if scale is None else (scale, scale)
-        return lambda query, found: self.latents.attend(query, latents, latents, found, metadata.paged, scales=scales)
+        self.latents.attend(query_THL, latents, latents, found_THC, metadata, scales=scales, lse_TH=lse_TH)
+
+    def place(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        caches: Caches,
+        metadata: TritonMlaMetadata,
+        *,
+        weights: AbsorbedWeights,
+        prologue: MlaPrologue | None,
+    ) -> torch.Tensor:
+        """Writes latents to their slots; queries ``[T, H, D]`` with their last part rotated, without padding."""
+        step, _ = self._begin(inputs, caches, metadata, weights, prologue=prologue)
+        nope = self.problem.qk_nope_head_dim
+        query_THD = self._write_cache(step, nope)
+        query_THD[..., :nope] = step.q[..., :nope]
+        return query_THD
 
     def _begin(
         self,
         inputs: tuple[torch.Tensor, ...],
         caches: Caches,
         metadata: TritonMlaMetadata,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
         *,
         prologue: MlaPrologue | None,
     ) -> tuple[_Step, torch.Tensor]:
@@ -194,7 +223,7 @@ class TritonMla(MixerRunner):
         scale = scale_of(caches, weights)
         return _Step(q_THD[:num_tokens], kv_TL[:num_tokens], caches[0], scale, metadata, prologue), out_THV
 
-    def _expanded(self, step: _Step, whole: TritonMetadata, weights: TorchMlaWeights, out_THV: torch.Tensor) -> None:
+    def _expanded(self, step: _Step, whole: TritonMetadata, weights: AbsorbedWeights, out_THV: torch.Tensor) -> None:
         problem, nope, query_dim = self.problem, self.problem.qk_nope_head_dim, self.problem.query_dim
         query_THD = self._write_cache(step, nope)
         query_THD[..., :nope] = step.q[..., :nope]
@@ -252,7 +281,7 @@ class TritonMla(MixerRunner):
         return query
 
 
-def scale_of(caches: Caches, weights: TorchMlaWeights) -> torch.Tensor | None:
+def scale_of(caches: Caches, weights: AbsorbedWeights) -> torch.Tensor | None:
     """That of cached latents, see `_Step`."""
     return caches[1] if len(caches) > 1 else weights.scale
 

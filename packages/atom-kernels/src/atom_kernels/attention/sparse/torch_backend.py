@@ -16,12 +16,12 @@ import torch
 
 from atom_kernels.attention.cache_write import write_cache
 from atom_kernels.attention.mla import torch_backend as dense
+from atom_kernels.attention.mla.absorption import AbsorbedWeights, absorb
 from atom_kernels.attention.mla.prologue import apply_mla_prologue
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaPrologue
-    from atom_kernels.attention.mla.torch_backend import TorchMlaWeights
     from atom_kernels.attention.sparse.problem import SparseMlaProblem
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, Caches
@@ -49,7 +49,7 @@ class TorchSparseMla(MixerRunner):
         self.problem = problem
         self._dense = dense.TorchMla(problem.dense)
 
-    def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> AbsorbedWeights:
         return self._dense.prepare(weights)
 
     def build_metadata(self, geometry: BatchGeometry) -> TorchSparseMetadata:
@@ -67,7 +67,7 @@ class TorchSparseMla(MixerRunner):
         caches: Caches,
         metadata: TorchSparseMetadata,
         *,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         q_THD, kv_TL, chosen_TK = inputs
@@ -91,10 +91,10 @@ class TorchSparseMla(MixerRunner):
         chosen_QK: torch.Tensor,
         latent_SL: torch.Tensor,
         blocks: torch.Tensor,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
     ) -> torch.Tensor:
         problem = self.problem
-        absorbed_QHL = self._dense.absorb(q_QHD, weights)
+        absorbed_QHL = absorb(self.problem, q_QHD, weights)
         found_QHC = q_QHD.new_empty(*q_QHD.shape[:2], problem.kv_lora_rank)
         step = max(1, _GATHERED // (problem.top_k * problem.latent_dim))
         for first in range(0, len(q_QHD), step):

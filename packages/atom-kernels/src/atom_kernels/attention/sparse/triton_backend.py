@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atom_kernels.attention.index.rows import RowsOfRequests
+    from atom_kernels.attention.mla.absorption import AbsorbedWeights
     from atom_kernels.attention.mla.problem import MlaPrologue
-    from atom_kernels.attention.mla.torch_backend import TorchMlaWeights
     from atom_kernels.attention.sparse.problem import SparseMlaProblem
     from atom_kernels.attention.triton.launch import TritonMetadata
     from atom_kernels.platform import Platform
@@ -59,7 +59,7 @@ class TritonSparseMla(MixerRunner):
         self._single = replace(self._dense.latents, block_size=1)
         self._rows_of_requests, self._chosen_slots = rows_of_requests, chosen_slots
 
-    def prepare(self, weights: Mapping[str, torch.Tensor]) -> TorchMlaWeights:
+    def prepare(self, weights: Mapping[str, torch.Tensor]) -> AbsorbedWeights:
         return self._dense.prepare(weights)
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonSparseMetadata:
@@ -88,7 +88,7 @@ class TritonSparseMla(MixerRunner):
         caches: Caches,
         metadata: TritonSparseMetadata,
         *,
-        weights: TorchMlaWeights,
+        weights: AbsorbedWeights,
         prologue: MlaPrologue | None,
     ) -> torch.Tensor:
         q_THD, kv_TL, chosen_TK = inputs

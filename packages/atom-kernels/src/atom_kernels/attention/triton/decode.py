@@ -19,6 +19,7 @@ from atom_kernels.attention.triton.tile import (
     load_queries,
     no_sums,
     row_factors,
+    store_log_sums,
     store_rows,
     visible_keys,
 )
@@ -31,7 +32,7 @@ from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
 )
 def decode_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr,
+    q_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr, lse_ptr,
     query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
     ranges_ptr, requests_ptr, arrivals_ptr, sums_ptr, stats_ptr,
     scale, cap, q_stride, table_stride, table_width,
@@ -101,6 +102,7 @@ def decode_kernel(
             )  # fmt: skip
             block_ids = next_ids
         if first_range == last_range:
+            store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS)
             factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
             rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
             store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)
@@ -119,8 +121,8 @@ def decode_kernel(
                 if tl.atomic_add(arrivals, 1, sem="acq_rel") == last_range - first_range:
                     tl.store(arrivals, 0)
                     _merge(
-                        sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, tl.num_programs(0), 0,
-                        first_range, last_range, for_values,
+                        sums_ptr, stats_ptr, sinks_ptr, out_ptr, lse_ptr, start, queries, kv_head, tl.num_programs(0),
+                        0, first_range, last_range, for_values,
                         NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, BLOCK_P, BLOCK_C,
                     )  # fmt: skip
         tiles_left -= tiles
@@ -172,7 +174,7 @@ def _prefetch_rows(rows, present, WIDTH: tl.constexpr):
 
 @triton.jit(do_not_specialize_on_alignment=["query_start_loc_ptr"])
 def merge_kernel(
-    sums_ptr, stats_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, requests_ptr,
+    sums_ptr, stats_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr, lse_ptr, query_start_loc_ptr, requests_ptr,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, SCALES: tl.constexpr,
     SCALE_HEAD_STRIDE: tl.constexpr, LARGEST: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -187,7 +189,7 @@ def merge_kernel(
     _, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, LARGEST)
     if first_range < last_range:
         _merge(
-            sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, tl.program_id(1), tl.num_programs(1),
+            sums_ptr, stats_ptr, sinks_ptr, out_ptr, lse_ptr, start, queries, tl.program_id(1), tl.num_programs(1),
             tl.program_id(0), first_range, last_range, for_values,
             NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_P, 1, BLOCK_C,
         )  # fmt: skip
@@ -195,8 +197,8 @@ def merge_kernel(
 
 @triton.jit
 def _merge(
-    sums_ptr, stats_ptr, sinks_ptr, out_ptr, start, queries, kv_head, num_kv_heads, first_row, first_range, last_range,
-    for_values, NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    sums_ptr, stats_ptr, sinks_ptr, out_ptr, lse_ptr, start, queries, kv_head, num_kv_heads, first_row, first_range,
+    last_range, for_values, NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_P: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A request's pieces in order, weighted by their share of the softmax's sum: ROWS of the P rows of each."""
@@ -227,6 +229,8 @@ def _merge(
         sums = sums * shrink[:, None] + tl.sum(piece_sums * weights[:, :, None], axis=0)
         best = higher
     heads = kv_head * GROUP + p % GROUP
+    tokens = (start + p // GROUP).to(tl.int64)
+    store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS)
     factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
-    rows = out_ptr + (start + p // GROUP).to(tl.int64) * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
+    rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
     store_rows(rows, (sums,), factors, present, HEAD_DIM, BLOCK_D, 1)

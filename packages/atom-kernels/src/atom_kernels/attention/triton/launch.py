@@ -124,6 +124,7 @@ class PagedKernels:
         metadata: TritonMetadata,
         sinks: torch.Tensor | None = None,
         scales: Scales | None = None,
+        lse_TH: torch.Tensor | None = None,
     ) -> None:
         """Fill `out_THD` for every token of the step.
 
@@ -133,6 +134,7 @@ class PagedKernels:
             v_cache: ``[num_blocks, block_size, K, D]``, of the same strides.
             out_THD: contiguous.
             scales: what cached numbers are multiplied by, None for 1.
+            lse_TH: float32, contiguous; filled with the log-sum-exp of each query's scores, without sinks.
         """
         rules = self._rules | {
             # The stride of a cache of one block means nothing, and may change from step to step.
@@ -141,7 +143,7 @@ class PagedKernels:
             "HEAD_STRIDE": 0 if self.latent else k_cache.stride(2),
             **self._scale_rules(scales, k_cache),
         }
-        tensors = (q, k_cache, v_cache, *(scales or (None, None)), sinks, out_THD)
+        tensors = (q, k_cache, v_cache, *(scales or (None, None)), sinks, out_THD, lse_TH)
         if metadata.shares is not None:
             self._decode(tensors, rules, metadata, metadata.shares)
         if metadata.step.num_reqs > metadata.step.num_decodes:
@@ -219,13 +221,13 @@ class PagedKernels:
             **dependent_launch(),
         )  # fmt: skip
         if not merge:
-            *_, key_scale, value_scale, sinks, out_THD = tensors
+            *_, key_scale, value_scale, sinks, out_THD, lse_TH = tensors
             # As many pieces as requests of equal length have: programs of few registers fit beside those that decode.
             pieces = power_of_two(max(shares.num_ranges // step.num_decodes, 2))
             merging["BLOCK_C"] = min(merging["BLOCK_C"], pieces)
             launch(
                 merge_kernel, (shares.rows, self.num_groups, step.num_decodes),
-                shares.sums, shares.stats, key_scale, value_scale, sinks, out_THD,
+                shares.sums, shares.stats, key_scale, value_scale, sinks, out_THD, lse_TH,
                 step.query_start_loc, shares.requests,
                 **{name: rules[name] for name in _RULES_OF_MERGING},
                 **merging,
@@ -236,7 +238,7 @@ class PagedKernels:
     def _prefill(self, tensors: tuple[Any, ...], rules: dict[str, Any], metadata: TritonMetadata) -> None:
         step, first = metadata.step, metadata.step.num_decodes
         prompts = (step.query_start_loc[first:], step.seq_lens[first : step.num_reqs], step.block_table[first:])
-        if self.hopper is not None and metadata.counter is not None:
+        if self.hopper is not None and metadata.counter is not None and tensors[-1] is None:
             # Gluon is imported where it is used, and only there.
             from atom_kernels.attention.hopper.launch import launch_prefill, rows_of_both
 
@@ -244,7 +246,7 @@ class PagedKernels:
             if rows is not None:
                 head_bytes = 2 * step.max_seq_len * self.head_dim * self.dtype.itemsize
                 launch_prefill(
-                    (*tensors[:3], *tensors[5:]), rows, prompts, metadata.counter, self.hopper,
+                    (*tensors[:3], *tensors[5:7]), rows, prompts, metadata.counter, self.hopper,
                     num_tokens=step.num_tokens,
                     band=heads_at_a_time(self.num_groups, head_bytes),
                     scale=self._factors[0],

@@ -17,6 +17,7 @@ from atom_kernels.attention.triton.tile import (
     load_queries,
     no_sums,
     row_factors,
+    store_log_sums,
     store_rows,
     visible_keys,
 )
@@ -28,7 +29,7 @@ from atom_kernels.attention.triton.tile import (
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
 )
 def prefill_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr,
+    q_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr, lse_ptr,
     query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
     scale, cap, q_stride, table_stride, table_width, num_requests,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
@@ -106,6 +107,7 @@ def prefill_kernel(
                 PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
+        store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS)
         factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
         rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
         store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)

@@ -213,6 +213,15 @@ def row_factors(best, total, sinks_ptr, heads, inside, for_values):
 
 
 @triton.jit
+def store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS: tl.constexpr):
+    """The log-sum-exp of each row's scores, of base e, to ``lse [T, H]``; nothing where there is none to fill."""
+    if lse_ptr is not None:
+        lse = (best + tl.log2(tl.where(total > 0.0, total, 1.0))) / LOG2_E
+        lse = tl.where(total > 0.0, lse, float("-inf"))
+        tl.store(lse_ptr + tokens * NUM_HEADS + heads, lse, mask=present)
+
+
+@triton.jit
 def store_rows(rows, sums, factors, present, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr):
     """Parts of ``sums * factors`` to where `rows` points."""
     width: tl.constexpr = BLOCK_D // PARTS

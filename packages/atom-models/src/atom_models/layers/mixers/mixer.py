@@ -64,10 +64,15 @@ class Mixer(WeightedLayer):
         problem: what the layer is, on this rank.
         linears: the problem's weights that checkpoints hold as linears, each with the linear's name.
         other_names: names, after the parent's, of other weights that checkpoints call otherwise than the problem does.
+        shares_context: ranks may keep a part each of what it remembers.
+
+    Raises:
+        ValueError: they are to, and cannot.
     """
 
     linears: ClassVar[Mapping[str, str]] = {}
     other_names: ClassVar[Mapping[str, str]] = {}
+    shares_context: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -78,6 +83,11 @@ class Mixer(WeightedLayer):
         cache_scales: CacheScaleWeights | None = None,
     ) -> None:
         super().__init__(context)
+        if (size := context.groups.context.size) > 1 and not self.shares_context:
+            raise ValueError(
+                f"{prefix}: {problem.name} cannot share its context among {size} ranks, which latent attention alone "
+                "can: leave out decode_context_parallel_size"
+            )
         self._cache_scales = cache_scales
         self.name, self.problem = prefix, problem
         self._host = context.mixer_host(problem, prefix, context)

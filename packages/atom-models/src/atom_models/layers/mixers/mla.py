@@ -54,15 +54,19 @@ class LatentAttention(Mixer):
         self.norm = norm
 
     def mix(self, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, *chosen: torch.Tensor) -> torch.Tensor:
+        inputs = (q.view(q.shape[0], *self._q_shape), kv, *chosen)
+        return self._host.mix(inputs, self.prologue(positions)).view(q.shape[0], -1)
+
+    def prologue(self, positions: torch.Tensor) -> MlaPrologue:
+        """What is done to queries and latents at `positions` first."""
         norm, rotary = self.norm, self._rotary
-        prologue = MlaPrologue(
+        return MlaPrologue(
             positions,
             cos_sin_cache=None if rotary is None else rotary.cos_sin_cache,
             interleaved=rotary is not None and rotary.interleaved,
             norm_weight=norm.effective_weight,
             norm_eps=norm.eps,
         )
-        return self._host.mix((q.view(q.shape[0], *self._q_shape), kv, *chosen), prologue).view(q.shape[0], -1)
 
 
 def mla_scale(query_dim: int, rope_parameters: Mapping[str, Any]) -> float:

@@ -31,6 +31,7 @@ examples:
   atom plan --model ./my-model --context 8192 --requests 16
   atom plan --model Qwen/Qwen3-235B-A22B --on MI300X
   atom plan --model Qwen/Qwen3-235B-A22B --on MI300X --enable-expert-parallel
+  atom plan --model deepseek-ai/DeepSeek-R1 --on H200 --decode-context-parallel-size 8
   atom plan --model ./my-model --on all --kv-cache-dtype fp8
   atom plan --model deepseek-ai/DeepSeek-R1 --simulate 8xMI300X --kv-cache-dtype fp8
 """
@@ -60,6 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--enable_expert_parallel",
         action="store_true",
         help="each of several accelerators holds whole experts, not a part of every expert: with --on or --simulate",
+    )
+    parser.add_argument(
+        "--decode-context-parallel-size",
+        "--decode_context_parallel_size",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="accelerators that each keep a part of the tokens of latent attention: with --on (default: %(default)s)",
     )
     parser.add_argument("--weights", metavar="FORMAT", help="weights on accelerators (default: as engines hold them)")
     parser.add_argument(
@@ -116,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
             num_drafts=num_drafts,
             # A simulation spreads experts by itself, over engines too.
             enable_expert_parallel=args.enable_expert_parallel and system is None,
+            num_context_ranks=args.decode_context_parallel_size,
         )
     print("\n".join(_heading(args.model, needs)))
     for line in needs.warnings:
@@ -150,11 +160,21 @@ def _print_for(accelerators: Sequence[Accelerator], needs: ModelRequirements, ar
             weights=weights,
             kv_cache_dtype=args.kv_cache_dtype or "auto",
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
-            flags="--tensor-parallel-size" + (" and --enable-expert-parallel" if args.enable_expert_parallel else ""),
+            flags=" and ".join(_flags(args)),
         )
         print("\n".join(["", *lines] if place else lines))
         any_fits |= fits
     return any_fits
+
+
+def _flags(args: argparse.Namespace) -> list[str]:
+    """What starts the model on several accelerators."""
+    size = args.decode_context_parallel_size
+    return [
+        "--tensor-parallel-size",
+        *(["--enable-expert-parallel"] if args.enable_expert_parallel else []),
+        *([f"--decode-context-parallel-size {size}"] if size > 1 else []),
+    ]
 
 
 def _heading(model: str, needs: ModelRequirements) -> list[str]:

@@ -57,6 +57,8 @@ def add_simulation(parser: argparse.ArgumentParser, count: Callable[[str], int])
 
 def check_flags(args: argparse.Namespace) -> None:
     """Refuse flags that do not go together."""
+    if args.decode_context_parallel_size > 1 and not args.on:
+        raise ConfigError("--decode-context-parallel-size is for several devices: give --on ACCELERATOR")
     if args.simulate is None:
         for name, flag in _ONLY_SIMULATED.items():
             if getattr(args, name):
