@@ -18,13 +18,17 @@ from safetensors.torch import save_file
 
 from benchmarks import documents, machine, report, timing
 from benchmarks.engines import Ours
+from benchmarks.gpu.models import MODELS, write_config
 
+# Of a GPU, for each of the two engines.
+MEMORY_SHARE = 0.42
 PLAIN, UNUSED, MIXED = "plain model", "adapters loaded, none used", "an adapter for each request"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks adapters`."""
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a .gguf file")
+    parser.add_argument("--shape", choices=sorted(MODELS), help="dummy weights of this shape in place of the model's")
     machine.add_dtype_flag(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--adapters", type=int, default=8)
@@ -45,11 +49,12 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON."""
     machine.choose_dtype(options)
     idle = machine.idle_share()
-    path = machine.model_path(options.model)
     limits = {"max_model_len": options.context + 4 * options.steps * (options.turns + 2), "threads": options.threads}
     limits |= {"max_num_seqs": max(options.batch_sizes), "quantization": "auto"}
+    limits |= {"load_dummy": options.shape is not None, "memory_share": MEMORY_SHARE}
     with contextlib.ExitStack() as open_now:
         folder = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="atom-adapters-")))
+        path = write_config(options.shape, folder) if options.shape else machine.model_path(options.model)
         modules = {f"adapter-{one}": str(folder / f"{one}") for one in range(options.adapters)}
         write_adapters(path, list(modules.values()), rank=options.rank, modules=options.modules)
         engines = {
@@ -61,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         interference = machine.Interference([os.getpid()])
         results = [_measure(size, engines, list(modules), options=options) for size in options.batch_sizes]
         others = interference.share()
-    names = ("model", "dtype", "threads", "adapters", "rank", "modules", "context", "turns", "steps")
+    names = ("model", "shape", "dtype", "threads", "adapters", "rank", "modules", "context", "turns", "steps")
     settings = documents.flags_of(options, *names)
     document = documents.document_of("adapters", options, settings, idle=idle, others=[others], results=results)
     document["machine"] |= machine.device()

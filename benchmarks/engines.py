@@ -29,6 +29,8 @@ class Ours:
         tensor_parallel_size: int = 1,
         adapters: Mapping[str, str] | None = None,
         max_lora_rank: int = 16,
+        load_dummy: bool = False,
+        memory_share: float = 0.9,
     ) -> None:
         self._engine = LLMEngine(
             str(path),
@@ -42,6 +44,8 @@ class Ours:
             lora_modules=adapters,
             max_loras=max(len(adapters or {}), 1),
             max_lora_rank=max_lora_rank,
+            load_dummy=load_dummy,
+            gpu_memory_utilization=memory_share,
         )
         self._vocab_size = self._engine.info.vocab_size
         self._max_model_len = max_model_len
