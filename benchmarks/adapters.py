@@ -20,7 +20,7 @@ from benchmarks import documents, machine, report, timing
 from benchmarks.engines import Ours
 from benchmarks.gpu.models import MODELS, write_config
 
-# Of a GPU, for each of the two engines.
+# Of a GPU, for the first engine; the second one's share has the first's in it.
 MEMORY_SHARE = 0.42
 PLAIN, UNUSED, MIXED = "plain model", "adapters loaded, none used", "an adapter for each request"
 
@@ -51,15 +51,21 @@ def run(options: argparse.Namespace) -> int:
     idle = machine.idle_share()
     limits = {"max_model_len": options.context + 4 * options.steps * (options.turns + 2), "threads": options.threads}
     limits |= {"max_num_seqs": max(options.batch_sizes), "quantization": "auto"}
-    limits |= {"load_dummy": options.shape is not None, "memory_share": MEMORY_SHARE}
+    limits["load_dummy"] = options.shape is not None
     with contextlib.ExitStack() as open_now:
         folder = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="atom-adapters-")))
         path = write_config(options.shape, folder) if options.shape else machine.model_path(options.model)
         modules = {f"adapter-{one}": str(folder / f"{one}") for one in range(options.adapters)}
         write_adapters(path, list(modules.values()), rank=options.rank, modules=options.modules)
         engines = {
-            PLAIN: Ours(path, options.dtype, **limits),
-            MIXED: Ours(path, options.dtype, adapters=modules, max_lora_rank=options.rank, **limits),
+            PLAIN: Ours(path, options.dtype, memory_share=MEMORY_SHARE, **limits),
+            MIXED: Ours(
+                *(path, options.dtype),
+                adapters=modules,
+                max_lora_rank=options.rank,
+                memory_share=2 * MEMORY_SHARE,
+                **limits,
+            ),
         }
         for engine in engines.values():
             open_now.callback(engine.close)
