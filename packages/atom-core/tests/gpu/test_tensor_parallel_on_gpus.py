@@ -46,12 +46,17 @@ WAYS = {
     "tensor parallel": {"tensor_parallel_size": 2},
     "pipeline parallel": {"pipeline_parallel_size": 2},
     "expert parallel": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+    "context parallel": {"tensor_parallel_size": 2, "decode_context_parallel_size": 2},
 }
+SPREADS = list(WAYS)[:3]
 MIXTURES = ["qwen3_moe", "gpt_oss", "minimax_m2", "deepseek_v3", "qwen3_next"]
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["captured", "eager"])
-@pytest.mark.parametrize(("way", "family"), [*product(list(WAYS)[:2], ["llama"]), *product(WAYS, MIXTURES)])
+@pytest.mark.parametrize(
+    ("way", "family"),
+    [*product(SPREADS[:2], ["llama"]), *product(SPREADS, MIXTURES), ("context parallel", "deepseek_v3")],
+)
 def test_two_gpus_give_the_tokens_of_one(
     way: str, family: str, eager: bool, tiny_family: Callable[[str], Path]
 ) -> None:
