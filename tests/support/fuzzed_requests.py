@@ -45,6 +45,9 @@ GOOD_BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/embeddings": [{"input": ["a", "b"]}],
     "/v1/score": [{"text_1": "a", "text_2": ["b", "c"]}],
     "/v1/rerank": [{"query": "a", "documents": ["b", "c"]}],
+    "/classify": [{"input": ["a", "b"]}],
+    "/v1/load_lora_adapter": [{"lora_name": "a", "lora_path": "/nowhere"}],
+    "/v1/unload_lora_adapter": [{"lora_name": "a"}],
     "/tokenize": [{"prompt": "hello"}, {"messages": [_TURN]}],
     "/detokenize": [{"tokens": [5, 6, 7]}],
 }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from atom_core import InvalidRequestError, SamplingParams
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.validation import RequestLimits
+from atom_core.messages import Pooling
 
 LIMITS = RequestLimits(max_model_len=64, vocab_size=100, max_num_seqs=8)
 PROMPT = [1, 2, 3]
@@ -151,7 +152,7 @@ def test_no_two_requests_of_an_engine_have_the_same_id():
     processor = make_processor()
     params = SamplingParams(n=2, max_tokens=4)
     submissions = [processor.process([PROMPT, PROMPT], params) for _ in range(3)]
-    submissions += [processor.process_embedding([PROMPT] * 2, "mean") for _ in range(2)]
+    submissions += [processor.process_embedding([PROMPT] * 2, Pooling()) for _ in range(2)]
     ids = [sample.request_id for submission in submissions for sample in submission.samples()]
     assert len(ids) == len(set(ids)) == 16
     assert len({prompt.request_id for submission in submissions for prompt in submission.prompts}) == 10

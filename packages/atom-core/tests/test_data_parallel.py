@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from atom_core import AsyncEngine, EngineArgs, InvalidRequestError, SamplingParams, StructuredOutputParams
+from atom_core.messages import Pooling
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -116,7 +117,7 @@ async def test_prompts_of_one_request_that_share_a_prefix_do_not_all_go_to_one_e
 
 async def test_embeddings_of_many_prompts_come_from_both(engine: AsyncEngine, make_engine):
     prompts = [[3 + index] * 24 for index in range(4)]
-    stream = engine.submit(prompts, "mean")
+    stream = engine.submit(prompts, Pooling())
     vectors = {output.request_id: output.embedding async for output in stream}
     assert [vectors[request_id] for request_id in stream.request_ids] == make_engine().embed(prompts, "mean")
 

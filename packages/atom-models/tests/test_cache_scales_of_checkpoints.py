@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
 
 from atom_kernels.native import native_unavailable
 from atom_kernels.platform import Facts, Platform, platform_from_facts
-from atom_kernels.protocols import CacheFormat
+from atom_kernels.protocols import CacheFormat, SingleRank
 from atom_models import BuildContext, CheckpointError, build_model, load_model, open_checkpoint
 from atom_models.groups import Groups
 from atom_models.model import mixer_layers
@@ -165,9 +165,9 @@ def test_a_cache_that_makes_its_own_scales_has_none_of_the_checkpoint(plain_llam
     assert torch.equal(logits(), before)
 
 
-class Rank(NamedTuple):
-    rank: int
-    size: int
+class Rank(SingleRank):
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
 
 
 @needs_the_native_kernels
