@@ -95,7 +95,7 @@ class StubVllm:
 
     Attributes:
         own: what each thread has of its own: the `group` of a rank, the `context` of those that share one with it, if
-            there are any, and the `step` that its attention finds.
+            there are any, the `step` that its attention finds, and the `config` of the engine that is being made.
         registered: architecture -> "module:class" of everything that was put into vLLM's registry.
         base_name: the platform that vLLM would have taken.
     """
@@ -140,6 +140,7 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
             get_tp_group=lambda: stub.own.group,
             get_dcp_group=lambda: getattr(stub.own, "context", ALONE),
         ),
+        _module("vllm.config", get_current_vllm_config_or_none=lambda: getattr(stub.own, "config", None)),
         _module("vllm.compilation.decorators", support_torch_compile=lambda **_: lambda compiled: compiled),
         _module("vllm.compilation.breakable_cudagraph", is_breakable_cudagraph_enabled=lambda: False),
         _module("vllm.model_executor.layers.attention", Attention=Attention),

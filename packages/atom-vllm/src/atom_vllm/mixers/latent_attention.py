@@ -1,8 +1,8 @@
 """Latent attention inside of vLLM: a layer that owns vLLM's cache of latents, and our kernels over it.
 
 vLLM's own layer of it splits work into parts of its own; ours is one call, so it is known to vLLM by the interface
-that all layers with caches share. Its cache is ``[blocks, (1,) tokens, latent_dim]`` without gaps in a block. Where ranks
-share a context these are the rank's own tokens, as vLLM counts them; our problem's blocks have those of all ranks.
+that all layers with caches share. Its cache is ``[blocks, (1,) tokens, latent_dim]`` without gaps in a block. Where
+ranks share a context these are the rank's own tokens, as vLLM counts them; our problem's blocks have those of all.
 """
 
 # pyright: reportMissingImports=false
