@@ -6,7 +6,7 @@ Steps are described as vLLM does it; whether its own ranks and steps are like th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from atom_kernels.attention.context.cases import make_problem, make_step
+from atom_kernels.mixers import select_mixer
 from atom_models import load_model
 from stub_vllm import StubVllm, stub_vllm
 from thread_ranks import Group
@@ -113,3 +115,33 @@ def test_ranks_that_share_a_context_give_the_logits_of_one(
     for logits in (alone, *found):
         for ours, theirs in zip(logits, expected, strict=True):
             assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_tokens_that_another_rank_keeps_have_no_slot() -> None:
+    with stub_vllm():
+        from atom_vllm.mixers.metadata import geometry_of
+
+        ranks = [Group(2).as_rank(rank) for rank in range(2)]
+        slots = [geometry_of(described({1: range(4)}, 2, rank.rank), rank).slot_mapping.tolist() for rank in ranks]
+    first = REQUESTS[1].blocks[0] * 2 * BLOCK_SIZE
+    assert slots == [[first, -1, first + 2, -1], [-1, first + 1, -1, first + 3]]
+
+
+def test_traced_layers_give_vllms_operator_what_a_rank_finds_for_the_heads_of_all() -> None:
+    problem = make_problem(4, 32, 16, 8, 12, 2, 1)
+    step = make_step(problem, [(1, 40), (33, 70)])
+    plan = select_mixer(problem)
+    expected = step.run_in_place(plan, tuple(cache.clone() for cache in step.caches))
+    with stub_vllm():
+        from atom_vllm.mixers.latent_attention import LatentKernels
+        from atom_vllm.mixers.metadata import AtomMetadata
+
+        impl = LatentKernels(problem)
+        impl.take_weights(step.weights)
+        impl.owner = SimpleNamespace(prologue=lambda positions: replace(step.prologue, positions=positions))
+        output, (queries, latents) = torch.full_like(expected, torch.nan), step.inputs
+        positions, metadata = step.prologue.positions, AtomMetadata(step.geometry)
+        impl.forward(None, queries, latents, latents, step.caches[0].clone(), metadata, output, positions)
+        assert torch.allclose(output, expected, atol=1e-5)
+        impl.forward(None, queries, latents, latents, torch.empty(0), None, output, positions)
+        assert not output.any()  # without metadata vLLM measures memory
