@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 T = TypeVar("T")
+ALONE = types.SimpleNamespace(world_size=1, rank_in_group=0)
 
 
 class GraphSupport(Enum):
@@ -93,7 +94,8 @@ class StubVllm:
     """What a test may look at and change.
 
     Attributes:
-        own: what each thread has of its own: the `group` of a rank, and the `step` that its attention finds.
+        own: what each thread has of its own: the `group` of a rank, the `context` of those that share one with it, if
+            there are any, the `step` that its attention finds, and the `config` of the engine that is being made.
         registered: architecture -> "module:class" of everything that was put into vLLM's registry.
         base_name: the platform that vLLM would have taken.
     """
@@ -133,7 +135,12 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
         _module("vllm.platforms", builtin_platform_plugins={"none": lambda: None, "here": lambda: stub.base_name}),
         _module(kind, **{name: _base_platform(name)}),
         _module("vllm.model_executor.models", registry=_module("registry", _VLLM_MODELS=known)),
-        _module("vllm.distributed", get_tp_group=lambda: stub.own.group),
+        _module(
+            "vllm.distributed",
+            get_tp_group=lambda: stub.own.group,
+            get_dcp_group=lambda: getattr(stub.own, "context", ALONE),
+        ),
+        _module("vllm.config", get_current_vllm_config_or_none=lambda: getattr(stub.own, "config", None)),
         _module("vllm.compilation.decorators", support_torch_compile=lambda **_: lambda compiled: compiled),
         _module("vllm.compilation.breakable_cudagraph", is_breakable_cudagraph_enabled=lambda: False),
         _module("vllm.model_executor.layers.attention", Attention=Attention),

@@ -62,6 +62,11 @@ def findings() -> dict[str, Any]:
         "every architecture of ours is registered": [
             name for name in overridden() if wrapper_name(name) not in str(registered.get(name))
         ],
+        "layers of latents may share a context": [
+            name
+            for name in ("can_return_lse_for_decode",)
+            if not (hasattr(AttentionImpl, name) and getattr(latent_attention.LatentKernels, name))
+        ],
         "each shim is needed by just the versions that it names": [
             name for name in needed if needed[name] is not present[name]
         ],

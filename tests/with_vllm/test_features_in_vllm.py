@@ -28,6 +28,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "LoRA": {"enable_lora": True},
     "pipeline parallel": {"pipeline_parallel_size": 2},
     "data parallel": {"data_parallel_size": 2},
+    "decode context parallel": {"tensor_parallel_size": 2, "decode_context_parallel_size": 2},
     "expert parallel": {"enable_expert_parallel": True},
     "pooling": {"runner": "pooling", "convert": "embed"},
     "speculation by n-grams": {

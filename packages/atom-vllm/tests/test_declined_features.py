@@ -45,7 +45,7 @@ def test_a_plain_model_is_ours() -> None:
         ({"model_config__runner_type": "pooling"}, "pooling is asked for"),
         ({"model_config__convert_type": "embed"}, "pooling is asked for"),
         ({"model_config__is_multimodal_model": True}, "inputs other than text are asked for"),
-        ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism is asked for"),
+        ({"parallel_config__prefill_context_parallel_size": 2}, "prefill context parallelism is asked for"),
         ({"model_config__enable_prompt_embeds": True}, "prompt embeddings are asked for"),
         ({"model_config__enable_sleep_mode": True}, "weights are put to sleep"),
         ({"cache_config__cache_dtype": "fp8_e5m2"}, "a cache of fp8_e5m2 is asked for"),
@@ -54,6 +54,42 @@ def test_a_plain_model_is_ours() -> None:
 )
 def test_a_feature_that_we_lack_is_declined(changes: dict[str, Any], reason: str) -> None:
     assert why_not_ours(config(**changes)) == reason
+
+
+def sharing_a_context(architecture: str, **changes: Any) -> Any:
+    given = {f"parallel_config__{name}": value for name, value in changes.items()}
+    has_latents = architecture.startswith("Deepseek")
+    return config(
+        architecture, parallel_config__decode_context_parallel_size=2, model_config__use_mla=has_latents, **given
+    )
+
+
+def test_ranks_that_share_the_context_of_latent_attention_are_ours() -> None:
+    assert why_not_ours(sharing_a_context("DeepseekV3ForCausalLM", cp_kv_cache_interleave_size=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (sharing_a_context("LlamaForCausalLM"), "decode context parallelism is asked for, which is ours for latent"),
+        (sharing_a_context("Qwen3NextForCausalLM"), "decode context parallelism is asked for, which is ours for"),
+        (sharing_a_context("DeepseekV32ForCausalLM"), "DeepseekV32ForCausalLM has sparse attention"),
+        (
+            sharing_a_context("DeepseekV3ForCausalLM", cp_kv_cache_interleave_size=16),
+            "a cp_kv_cache_interleave_size of 16 is asked for, and ranks of ours keep one token after the other",
+        ),
+        (
+            sharing_a_context("DeepseekV3ForCausalLM", dcp_kv_cache_interleave_size=4),
+            "a dcp_kv_cache_interleave_size of 4 is asked for, and ranks of ours keep one token after the other",
+        ),
+        (
+            sharing_a_context("DeepseekV3ForCausalLM", dcp_comm_backend="a2a"),
+            "a dcp_comm_backend of a2a is asked for, and ranks of ours gather and sum",
+        ),
+    ],
+)
+def test_contexts_that_ranks_of_ours_do_not_share_so_are_vllms_own(asked: Any, reason: str) -> None:
+    assert str(why_not_ours(asked)).startswith(reason)
 
 
 @pytest.mark.parametrize("method", ["ngram", "ngram_gpu", "suffix"])

@@ -69,6 +69,15 @@ def test_what_our_attention_lacks_is_vllms_with_a_reason_in_the_log(
     assert f"vLLM attends, because {reason}" in caplog.text
 
 
+def test_ranks_that_share_a_context_attend_by_vllm_in_its_own_models(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with stub_vllm() as stub:
+        ours = resolve(register().register_platform())
+        stub.own.config = SimpleNamespace(parallel_config=SimpleNamespace(decode_context_parallel_size=2))
+        assert ours.get_attn_backend_cls(None, attn_selector_config=selector()) == "stock.CpuPlatform.Dense"
+    assert "vLLM attends, because decode context parallelism is left to it" in caplog.text
+
+
 def test_a_backend_that_the_user_names_is_taken() -> None:
     with stub_vllm():
         ours = resolve(register().register_platform())

@@ -5,7 +5,6 @@ The group is one of threads; whether vLLM's own is like it is for `make test-vll
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from atom_kernels.protocols import BatchGeometry
 from atom_models import load_model
@@ -22,47 +20,10 @@ from stub_vllm import StubVllm, stub_vllm
 from thread_ranks import Group
 from tiny_architectures import make_tiny
 from tiny_models import make_tiny_llama
+from vllm_ranks import NUM_BLOCKS, Coordinator, model_in_vllm
 
 TOKENS = [5, 6, 7, 8, 9, 300, 383, 2, 17]
 OTHERS = ("fp8 tiles", "int8 rows")
-BLOCK_SIZE, NUM_BLOCKS = 16, 2
-
-
-class Coordinator:
-    """A rank of vLLM's ``GroupCoordinator``, whose sums are new tensors."""
-
-    def __init__(self, group: Group, rank: int) -> None:
-        self.world_size, self.rank_in_group, self._ranks = group.size, rank, group.as_rank(rank)
-
-    def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
-        return self._ranks.all_reduce(input_.clone())
-
-    def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        return self._ranks.all_gather(input_, dim)
-
-
-def config_of(folder: Path, size: int) -> Any:
-    """A ``VllmConfig`` for a rank of `size`."""
-    config, layers = json.loads((folder / "config.json").read_text()), {}
-    given = config.get("quantization_config")
-    hf_config = SimpleNamespace(**config, to_dict=lambda: dict(config))
-    method = None if given is None else given["quant_method"]
-    return SimpleNamespace(
-        model_config=SimpleNamespace(
-            model=str(folder), dtype=torch.float32, hf_config=hf_config, max_model_len=64, quantization=method
-        ),
-        cache_config=SimpleNamespace(
-            block_size=BLOCK_SIZE, cache_dtype="auto", num_gpu_blocks=NUM_BLOCKS, enable_prefix_caching=False,
-            gpu_memory_utilization=0.5, layers=layers,
-        ),
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
-        parallel_config=SimpleNamespace(tensor_parallel_size=size, enable_expert_parallel=False),
-        compilation_config=SimpleNamespace(static_forward_context=layers, mode=0),
-        device_config=SimpleNamespace(device=torch.device("cpu"), device_type="cpu"),
-        load_config=SimpleNamespace(load_format="auto"),
-        kv_transfer_config=None,
-        additional_config=None,
-    )  # fmt: skip
 
 
 def prompt(layers: Any) -> Any:
@@ -85,19 +46,9 @@ def prompt(layers: Any) -> Any:
 
 
 def logits_in_vllm(stub: StubVllm, folder: Path, group: Group, rank: int) -> tuple[torch.Tensor, int]:
-    """What a rank's model makes of `TOKENS`, and the bytes of its weights."""
-    from atom_vllm.models.model_wrapper import ATOMModelBase
-
-    stub.own.group, config = Coordinator(group, rank), config_of(folder, group.size)
-    model = ATOMModelBase(vllm_config=config)
-    model.load_weights(load_file(folder / "model.safetensors").items())
-    layers = config.compilation_config.static_forward_context
-    for layer in layers.values():
-        impl = layer.impl
-        shape = (NUM_BLOCKS, BLOCK_SIZE, impl.head_size)
-        if not hasattr(impl, "problem"):
-            shape = (NUM_BLOCKS, impl.num_kv_heads, BLOCK_SIZE, 2 * impl.head_size)
-        layer.kv_cache = torch.zeros(shape)
+    """What a rank's model makes of `TOKENS`, and the number of its heads."""
+    stub.own.group = Coordinator(group, rank)
+    model, layers = model_in_vllm(folder, group.size)
     # Steps have memory of their own, which two threads must not share.
     stub.own.step = prompt(layers)
     with torch.inference_mode():

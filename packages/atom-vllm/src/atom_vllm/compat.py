@@ -54,6 +54,14 @@ def calculates_scales(layer: Any) -> bool:
     return bool(getattr(layer, "calculate_kv_scales", False))
 
 
+def shares_context() -> bool:
+    """Whether ranks of the engine that is being made share a context, which older versions do not tell platforms."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    return config is not None and config.parallel_config.decode_context_parallel_size > 1
+
+
 def own_class(architecture: str) -> tuple[str, str] | None:
     """Module and name of vLLM's own class for an architecture; None where it has none."""
     from vllm.model_executor.models import registry

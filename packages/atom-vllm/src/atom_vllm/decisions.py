@@ -68,4 +68,5 @@ def _backend(vllm_config: Any) -> tuple[str | None, str]:
     asked = SimpleNamespace(
         head_size=model.get_head_size(), dtype=model.dtype, kv_cache_dtype=cache_dtype, use_mla=bool(model.use_mla)
     )
-    return platform.why_not_chosen(compat.asked_backend(vllm_config), asked), name
+    with set_current_vllm_config(vllm_config):
+        return platform.why_not_chosen(compat.asked_backend(vllm_config), asked), name

@@ -23,7 +23,6 @@ def why_not_ours(vllm_config: Any) -> str | None:
         "data parallelism is asked for": parallel.data_parallel_size > 1,
         "pooling is asked for": model.runner_type == "pooling" or model.convert_type != "none",
         "inputs other than text are asked for": bool(model.is_multimodal_model),
-        "context parallelism is asked for": _context_ranks(parallel) > 1,
         f"a cache of {cache_dtype} is asked for": cache_dtype not in DENSE_CACHES + FLOAT8_CACHES,
         "prompt embeddings are asked for": bool(getattr(model, "enable_prompt_embeds", False)),
         "weights are put to sleep": bool(getattr(model, "enable_sleep_mode", False)),
@@ -38,6 +37,8 @@ def why_not_ours(vllm_config: Any) -> str | None:
             return reason
     if (speculation := why_not_a_target(vllm_config)) is not None:
         return speculation
+    if (context := _why_context_is_left(parallel, has_latents=bool(model.use_mla))) is not None:
+        return context
     architecture = model.hf_config.architectures[0]
     if registry.keeps_states(architecture):
         return f"{architecture} keeps states of requests, which only vLLM's own layers hold in its cache"
@@ -50,7 +51,17 @@ def why_not_ours(vllm_config: Any) -> str | None:
     return why_quantization_is_left(vllm_config)
 
 
-def _context_ranks(parallel: Any) -> int:
-    """Over how many ranks a sequence is spread; vLLM has had the names one after the other."""
-    names = ("decode_context_parallel_size", "prefill_context_parallel_size")
-    return max(getattr(parallel, name, 1) for name in names)
+def _why_context_is_left(parallel: Any, *, has_latents: bool) -> str | None:
+    """Why vLLM's own model must spread a sequence over ranks; older versions lack some of the names."""
+    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
+        return "prefill context parallelism is asked for"
+    if getattr(parallel, "decode_context_parallel_size", 1) == 1:
+        return None
+    if not has_latents:
+        return "decode context parallelism is asked for, which is ours for latent attention alone"
+    for name in ("cp_kv_cache_interleave_size", "dcp_kv_cache_interleave_size"):
+        if (interleave := getattr(parallel, name, 1)) != 1:
+            return f"a {name} of {interleave} is asked for, and ranks of ours keep one token after the other"
+    if (way := getattr(parallel, "dcp_comm_backend", "ag_rs")) != "ag_rs":
+        return f"a dcp_comm_backend of {way} is asked for, and ranks of ours gather and sum"
+    return None

@@ -7,7 +7,7 @@ import importlib
 import logging
 from typing import Any
 
-from atom_vllm import settings
+from atom_vllm import compat, settings
 from atom_vllm.mixers import cache_dtypes
 
 logger = logging.getLogger("vllm.atom")
@@ -84,6 +84,8 @@ def why_not_ours(config: Any) -> str | None:
     for field, reason in reasons.items():
         if getattr(config, field, False):
             return reason
+    if compat.shares_context():
+        return reasons["use_dcp"]
     if getattr(config, "attn_type", "decoder") != "decoder":
         return f"attention of {config.attn_type} is left to it"
     dtype = str(config.dtype).removeprefix("torch.")

@@ -1,7 +1,8 @@
 """Latent attention inside of vLLM: a layer that owns vLLM's cache of latents, and our kernels over it.
 
 vLLM's own layer of it splits work into parts of its own; ours is one call, so it is known to vLLM by the interface
-that all layers with caches share. Its cache is ``[blocks, (1,) tokens, latent_dim]`` without gaps in a block.
+that all layers with caches share. Its cache is ``[blocks, (1,) tokens, latent_dim]`` without gaps in a block. Where
+ranks share a context these are the rank's own tokens, as vLLM counts them; our problem's blocks have those of all.
 """
 
 # pyright: reportMissingImports=false
@@ -18,6 +19,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionImpl
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
+from atom_kernels.attention.context import PartialMlaProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.mixers import MixerPlan, select_mixer
 from atom_kernels.protocols import Caches
@@ -50,20 +52,27 @@ class AtomLatentBackend(AtomAttentionBackend):
 
 
 class LatentKernels(AtomKernels, AttentionImpl[Any]):
-    """One layer's latent attention."""
+    """One layer's latent attention.
+
+    Attributes:
+        can_return_lse_for_decode: vLLM asks this of layers that merge what its ranks found, which ours do themselves.
+    """
+
+    can_return_lse_for_decode = True
 
     def __init__(self, problem: MlaProblem) -> None:
         self.num_heads, self.head_size, self.scale = problem.num_heads, problem.latent_dim, problem.scale
         self.num_kv_heads = 1
         self.problem = problem
+        self._num_ranks = problem.num_ranks if isinstance(problem, PartialMlaProblem) else 1
 
     def take_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights of our model's layer, packed by its kernel."""
         self.weights = plan_latent(self.problem).prepare(weights)
 
     def plan_for(self, block_size: int) -> MixerPlan:
-        """The plan over blocks of `block_size` tokens."""
-        return plan_latent(replace(self.problem, block_size=block_size))
+        """The plan over blocks of which a rank keeps `block_size` tokens."""
+        return plan_latent(replace(self.problem, block_size=block_size * self._num_ranks))
 
     def forward(
         self,
@@ -78,8 +87,10 @@ class LatentKernels(AtomKernels, AttentionImpl[Any]):
         *_: Any,
         **__: Any,
     ) -> torch.Tensor:
-        """Raw queries, raw latents as keys and values, positions -> `output` ``[T, num_heads, v_head_dim]``."""
-        output.copy_(self.owner.mix(query.flatten(1), key, output_scale).view(output.shape))
+        """Raw queries, raw latents as keys and values, positions -> `output` ``[T, *problem.out_shape]``."""
+        if attn_metadata is None:  # vLLM measures memory
+            return output.zero_()
+        output.copy_(self.mix((query, key), kv_cache, attn_metadata, self.owner.prologue(output_scale)))
         return output
 
     def bind(self, kv_cache: torch.Tensor) -> tuple[MixerPlan, Caches]:

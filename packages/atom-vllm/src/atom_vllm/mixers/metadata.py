@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder
 
-from atom_kernels.protocols import BatchGeometry
+from atom_kernels.protocols import SINGLE_RANK, BatchGeometry, Collectives
 from atom_vllm.mixers.kernels import AtomKernels
+from atom_vllm.models.collectives import context_parallel
 
 
 class BuildsMetadata(Protocol):
@@ -45,6 +46,7 @@ class AtomMetadataBuilder(AttentionMetadataBuilder[Any]):
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._context = context_parallel()
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
@@ -60,11 +62,14 @@ class AtomMetadataBuilder(AttentionMetadataBuilder[Any]):
         return AttentionCGSupport.NEVER
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> AtomMetadata:
-        return AtomMetadata(geometry_of(common_attn_metadata))
+        return AtomMetadata(geometry_of(common_attn_metadata, self._context))
 
 
-def geometry_of(common: Any) -> BatchGeometry:
-    """vLLM's ``CommonAttentionMetadata``, decodes in front, as the geometry of our kernels."""
+def geometry_of(common: Any, context: Collectives = SINGLE_RANK) -> BatchGeometry:
+    """vLLM's ``CommonAttentionMetadata``, decodes in front, as the geometry of our kernels.
+
+    Its lengths and block tables are those of whole requests, whichever ranks of `context` keep their tokens.
+    """
     num_reqs, num_tokens = common.num_reqs, common.num_actual_tokens
     if common.max_query_len <= 1:
         num_decodes = num_reqs
@@ -76,10 +81,20 @@ def geometry_of(common: Any) -> BatchGeometry:
         query_start_loc=common.query_start_loc[: num_reqs + 1],
         seq_lens=common.seq_lens[:num_reqs],
         block_table=common.block_table_tensor[:num_reqs],
-        slot_mapping=common.slot_mapping[:num_tokens],
+        slot_mapping=_whole_slots(common.slot_mapping[:num_tokens], context),
         num_reqs=num_reqs,
         num_tokens=num_tokens,
         num_decodes=num_decodes,
         max_query_len=common.max_query_len,
         max_seq_len=common.max_seq_len,
     )
+
+
+def _whole_slots(own_slots: torch.Tensor, context: Collectives) -> torch.Tensor:
+    """Slots in blocks of all ranks' tokens, of those in blocks of this rank's own; -1 for other ranks' stays.
+
+    Of N ranks' tokens in a row each keeps one, in its order.
+    """
+    if context.size == 1:
+        return own_slots
+    return torch.where(own_slots < 0, -1, own_slots * context.size + context.rank)

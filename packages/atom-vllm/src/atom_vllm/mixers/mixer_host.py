@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from atom_kernels.attention import AttentionProblem, apply_prologue
+from atom_kernels.attention.context import PartialMlaProblem
 from atom_kernels.attention.mla import MlaProblem
 from atom_kernels.mixers import MixerPlan, MixerProblem
 from atom_models import BuildContext, mixer_layers
@@ -44,7 +45,7 @@ class VllmHost:
 
         self.layer = layer
         self._take_weights = take_weights
-        self._out_shape = problem.out_shape
+        self._out_shape, self._out_dtype = problem.out_shape, getattr(torch, problem.out_dtype)
         self._is_direct = is_direct
         self._encoded_name = compat.encode_layer_name(layer.layer_name)
         self._step = get_forward_context
@@ -61,7 +62,7 @@ class VllmHost:
         elif self._is_direct:
             metadata = self._step().attn_metadata
             if metadata is None:  # vLLM measures memory
-                return inputs[0].new_zeros((inputs[0].shape[0], *self._out_shape))
+                return inputs[0].new_zeros((inputs[0].shape[0], *self._out_shape), dtype=self._out_dtype)
             if isinstance(metadata, dict):
                 return layer.impl.mix(inputs, layer.kv_cache, metadata[layer.layer_name], prologue)
         q_THD, k_TKD, v_TKD = inputs
@@ -71,7 +72,7 @@ class VllmHost:
     def _mix_in_operator(self, inputs: tuple[torch.Tensor, ...], positions: torch.Tensor) -> torch.Tensor:
         """vLLM's operator takes keys and values; latents are both. Positions come where it has a scale, see there."""
         query, key, value = inputs[0], inputs[1], inputs[-1]
-        out = query.new_empty((query.shape[0], *self._out_shape))
+        out = query.new_empty((query.shape[0], *self._out_shape), dtype=self._out_dtype)
         torch.ops.vllm.unified_attention_with_output(query, key, value, out, self._encoded_name, positions)
         return out
 
@@ -85,6 +86,7 @@ def mixer_host_factory(vllm_config: Any) -> Callable[[Any, str, BuildContext], V
     hosts = {
         AttentionProblem.name: partial(_paged_host, vllm_config=vllm_config, may_be_direct=may_be_direct),
         MlaProblem.name: partial(_latent_host, vllm_config=vllm_config),
+        PartialMlaProblem.name: partial(_latent_host, vllm_config=vllm_config),
     }
 
     def make(problem: Any, layer_name: str, context: BuildContext) -> VllmHost:

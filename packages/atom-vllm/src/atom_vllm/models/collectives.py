@@ -1,4 +1,4 @@
-"""vLLM's tensor-parallel group as the collectives that our layers ask for."""
+"""vLLM's groups as the collectives that our layers ask for."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -31,5 +31,15 @@ def tensor_parallel() -> Collectives:
     """The collectives of the tensor-parallel group that vLLM has set up in this process."""
     from vllm.distributed import get_tp_group
 
-    group = get_tp_group()
+    return _collectives(get_tp_group())
+
+
+def context_parallel() -> Collectives:
+    """The ranks of that group over which vLLM spreads the tokens of a request: neighbors, as ours are."""
+    from vllm.distributed import get_dcp_group
+
+    return _collectives(get_dcp_group())
+
+
+def _collectives(group: Any) -> Collectives:
     return SINGLE_RANK if group.world_size == 1 else VllmCollectives(group)

@@ -27,7 +27,7 @@ from atom_vllm.engine_settings import checkpoint_of, translate
 from atom_vllm.mixers.mixer_host import connect_layers, mixer_host_factory
 from atom_vllm.models import load_order
 from atom_vllm.models.architectures import has_experts, overridden, wrapper_name
-from atom_vllm.models.collectives import tensor_parallel
+from atom_vllm.models.collectives import context_parallel, tensor_parallel
 from atom_vllm.models.compiled import compiled
 from atom_vllm.stored_weights import headers_of
 
@@ -43,7 +43,7 @@ class ATOMModelBase(nn.Module):
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
-        collectives = tensor_parallel()
+        groups = Groups(tensor_parallel(), context=context_parallel())
         self.settings = translate(vllm_config)
         self.vllm_config = vllm_config
         self.config = vllm_config.model_config.hf_config
@@ -53,10 +53,10 @@ class ATOMModelBase(nn.Module):
             platform=detect_platform(),
             dtype=vllm_config.model_config.dtype,
             device=vllm_config.device_config.device,
-            groups=Groups(collectives),
+            groups=groups,
             quantization=choose_quantization(self._checkpoint.config, headers=headers),
             mixer_host=mixer_host_factory(vllm_config),
-            block_size=self.settings.block_size,
+            block_size=self.settings.block_size * groups.context.size,  # vLLM counts what a rank keeps
             max_model_len=self.settings.max_model_len,
         )
         self.model: Any = build_model(self._checkpoint, context)
