@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class SideProcess:
         return self._process.pid
 
     def prepare(self, kind: str, **scenario: int) -> None:
-        """Get ready for turns of "decoder" or "prefiller" steps, see `Side`."""
+        """Get ready for turns of steps that the side's method `kind` makes, such as "decoder" or "prefiller"."""
         self._ask("prepare", kind=kind, scenario=scenario)
 
     def turn(self, warm_up: int, steps: int) -> list[float]:
@@ -71,6 +71,10 @@ class SideProcess:
     def greedy(self, token_ids: list[int], num_tokens: int) -> list[int]:
         """See `Side.greedy`."""
         return self._ask("greedy", token_ids=token_ids, num_tokens=num_tokens)
+
+    def vectors(self, **texts: int) -> list[list[float]]:
+        """See `benchmarks.encoder_sides`."""
+        return self._ask("vectors", **texts)
 
     def close(self) -> None:
         """End the process."""
@@ -130,13 +134,18 @@ def open_side(
 
 def main() -> None:
     """Serve one engine over standard input and output."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print must not mix with answers
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=ENGINES)
     parser.add_argument("settings", type=json.loads)
     options = parser.parse_args()
-    side = open_side(options.name, **options.settings)
+    serve(lambda: open_side(options.name, **options.settings))
+
+
+def serve(load: Callable[[], Any]) -> None:
+    """Answer what a `SideProcess` asks the side that `load` gives, until it has no more questions."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print must not mix with answers
+    side = load()
 
     def answer(value: Any) -> None:
         answers.write(json.dumps({"answer": value}) + "\n")
@@ -156,7 +165,7 @@ def main() -> None:
             )  # an engine that runs ahead has a step on its way: it must not run into others' turns
             answer(seconds)
         else:
-            answer(side.greedy(request["token_ids"], request["num_tokens"]))
+            answer(getattr(side, request.pop("what"))(**request))
     side.close()
 
 

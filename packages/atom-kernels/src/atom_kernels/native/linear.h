@@ -15,6 +15,14 @@
 /* Below this many products a second thread costs more than it gives. */
 #define PARALLEL_ELEMENTS 65536
 
+/* Keeps a value in a register for its next uses. With 16 registers GCC makes the load a part of each product, and then a
+ * tile waits for loads: there are 10 for 8 products in place of 6. */
+#if VL == 8
+#define KEEP(value) __asm__("" : "+x"(value))
+#else
+#define KEEP(value)
+#endif
+
 /* Sums in a tile: as many as a register has lanes, so that their totals fill one. */
 #define TILE VL
 
@@ -38,6 +46,25 @@ INLINE vf sum_lanes(const vf v[TILE]) {
     __m512 left = add(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88), _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
     __m512 right = add(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88), _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
     return (vf)add(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
+}
+#elif VL == 8
+#define MAX_MR 2
+
+/* Lane i of the result is the sum of the lanes of v[i], halves added to halves as `vf_hsum` does. */
+INLINE vf sum_lanes(const vf v[TILE]) {
+    __m256 halves[4], quarters[2];
+    for (int i = 0; i < 4; i++) {
+        __m256 a = (__m256)v[i], b = (__m256)v[i + 4];
+        halves[i] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    /* halves[i] holds four partial sums of v[i], then four of v[i + 4]. */
+    for (int i = 0; i < 2; i++) {
+        __m256d a = _mm256_castps_pd(halves[2 * i]), b = _mm256_castps_pd(halves[2 * i + 1]);
+        quarters[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                                    _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+    }
+    return (vf)_mm256_add_ps(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+                             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
 }
 #else
 #define MAX_MR 2

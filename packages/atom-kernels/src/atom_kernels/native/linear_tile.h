@@ -14,9 +14,13 @@ INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const
     int64_t k = 0;
     for (; k + STEP <= k_size; k += STEP) {
         VEC xs[MAX_MR];
-        for (int m = 0; m < MR; m++) xs[m] = LOAD(x_row[m] + k);
+        for (int m = 0; m < MR; m++) {
+            xs[m] = LOAD(x_row[m] + k);
+            KEEP(xs[m]);
+        }
         for (int n = 0; n < NR; n++) {
             VEC w = LOAD(weight + n * stride + k);
+            KEEP(w);
             if (ahead) __builtin_prefetch(weight + (n + ahead) * stride + k);
             for (int m = 0; m < MR; m++) sums[m * NR + n] = DOT(sums[m * NR + n], xs[m], w);
         }
