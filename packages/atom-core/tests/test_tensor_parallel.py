@@ -155,9 +155,10 @@ def test_how_steps_are_cut_changes_no_token_of_two_ranks(way, family, ranks, tin
 
 
 BY_CONTEXT = {"at once": {}} | WAYS
+SLOW_BY_CONTEXT = [pytest.param(way, marks=pytest.mark.slow) for way in ("in chunks", "without running ahead")]
 
 
-@pytest.mark.parametrize("way", BY_CONTEXT)
+@pytest.mark.parametrize("way", ["at once", "preempted", *SLOW_BY_CONTEXT])
 def test_two_ranks_that_share_a_context_give_the_tokens_of_one(way, ranks, tiny_family, expected):
     with make_engine(tiny_family("deepseek_v3"), ranks, decode_context_parallel_size=2, **BY_CONTEXT[way]) as engine:
         assert outputs(engine) == expected("deepseek_v3")

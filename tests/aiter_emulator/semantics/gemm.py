@@ -64,7 +64,7 @@ def batched_gemm_bf16_triton(
     assert dtype in HALVES, f"output {dtype} is not supported"
     assert splitK is None, "splitK is not supported"
     require_plain("WQ", WQ)
-    product = torch.bmm(XQ.float(), WQ.float().transpose(1, 2))
+    product = torch.bmm(XQ.contiguous().float(), WQ.contiguous().float().transpose(1, 2))
     if bias is not None:
         check_shape("bias", bias, XQ.shape[0], 1, WQ.shape[1])
         check_contiguous("bias", bias)

@@ -10,6 +10,7 @@ import ast
 import functools
 import importlib.metadata
 import importlib.util
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from atom_kernels.aiter.functions import FUNCTIONS
 
 DISTRIBUTION = "amd-aiter"
 _INSTALL = "install AITER from its git repository at v0.1.17 or later, see docs/amd.md"
+
+# CPython 3.11 counts the depth of a tree for all threads together, and fails where two of them parse at a time.
+_PARSING = threading.Lock()
 
 
 class AiterUnusableError(RuntimeError):
@@ -116,7 +120,9 @@ def _file_of(folder: Path, module: str) -> Path | None:
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_bytes(), str(file))
+        source = file.read_bytes()
+        with _PARSING:
+            return ast.parse(source, str(file))
     except (OSError, SyntaxError, ValueError) as error:
         raise AiterUnusableError(f"{file} of {DISTRIBUTION} cannot be read: {error}") from error
 
