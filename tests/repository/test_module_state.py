@@ -11,6 +11,7 @@ from source_tree import MAY_IMPORT, ROOT, nodes, source_files, tree
 
 # State that decides what happens next.
 STATE = {
+    "atom_kernels/aiter/sources.py: _PARSING": "Python 3.11 parses for one thread of the process at a time.",
     "atom_kernels/aiter/tables.py: _made": "Forms of a rotary table that AITER wants; they go with their table.",
     "atom_kernels/triton/compile_ahead.py: _one_at_a_time": "Triton's mode of compiling in threads is the process's.",
     "atom_kernels/triton/launch.py: _instead": "What a thread wants done instead of its launches; one for each.",
