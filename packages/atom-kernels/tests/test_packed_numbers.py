@@ -208,9 +208,7 @@ def test_without_a_model_of_the_gpu_a_rule_gives_enough_programs(case):
     assert written(default_config(problem, rows)) == DEFAULTS[case]
 
 
-def test_plain_weights_and_float32_have_configurations_of_up_to_32_rows():
-    plain = FusedLinearProblem(4000, 4008, torch.bfloat16)
-    assert skinny_configs(plain, HOPPER) == {rows: default_config(plain, rows) for rows in (1, 16, 32)}
+def test_packed_weights_in_float32_have_configurations_of_up_to_32_rows():
     wide = problem_of("int4", dtype=torch.float32)
     with use_platform(HOPPER):
         found = skinny_configs(wide, HOPPER)

@@ -9,8 +9,9 @@ from dataclasses import replace
 import torch
 
 from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.triton.launch_model import seconds
+from atom_kernels.linear.triton.launch_model import best_split
 from atom_kernels.linear.triton.packed_weights import packing_of
+from atom_kernels.linear.triton.plain_choice import plain_configs
 from atom_kernels.linear.triton.rounded_rows import may_round
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, default_config, tuning_key
 from atom_kernels.platform import Platform
@@ -19,16 +20,13 @@ from atom_kernels.tuned import TunedRow, tuned_on_arch, tuned_rows
 from atom_kernels.tuned.sizes import sizes
 
 _OPERATOR = "fused_linear"
-# Numbers of rows with a configuration each. cuBLAS is faster for more rows of plain weights.
+# Numbers of rows with a configuration each.
 _ROWS = (1, 16, 32)
 _PACKED_ROWS = (1, 16, 32, 64, 128)
 # More rows in fp8 are left to cuBLAS where the weight has tiles, or the product ends in an activation.
 _MOST_ROUNDED = 64
 # Shapes are near each other where neither side is longer than so many times the other's.
 _NEAR = 1.15
-_MOST_SPLITS = 8
-# Splits cost others too, which want the memory: fewer are taken where the model sees no more difference than this.
-_NEARLY_BEST = 1.05
 # Codes are scaled before the product where it has so many rows, or where a step has several groups.
 _SCALED_CODES = 64
 # Rows beyond those of few rows in which a weight is decoded inside the product, and its tile.
@@ -57,7 +55,7 @@ def skinny_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int,
     if tuned is not None:
         return {row.max_rows: SkinnyConfig(**row.config) for row in tuned if row.max_rows is not None}
     if problem.is_plain:
-        return {rows: default_config(problem, rows) for rows in _ROWS}
+        return plain_configs(problem, platform)
     if problem.dtype is torch.float32:
         return {rows: packed_config(problem, rows, platform) for rows in _ROWS}
     one_scale = packing_of(problem.weight_format, problem.in_features).is_one_scale_a_row(problem.in_features)
@@ -83,7 +81,7 @@ def packed_config(
     found = next((SkinnyConfig(**row.config) for row in near if row.max_rows == num_rows), None)
     if found is not None and found.rounds == tiles[0].rounds:
         tiles.append(replace(found, norm_apart=True))
-    return _best_split(problem, tiles, num_rows, platform)
+    return best_split(problem, tiles, num_rows, platform)
 
 
 def many_rows_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int, SkinnyConfig]:
@@ -97,7 +95,7 @@ def many_rows_configs(problem: FusedLinearProblem, platform: Platform) -> dict[i
         makes_weights=True,
     )  # fmt: skip
     tile = _fitting(problem, tile)
-    return {rows: _best_split(problem, [tile], rows, platform) for rows in _MANY_ROWS}
+    return {rows: best_split(problem, [tile], rows, platform) for rows in _MANY_ROWS}
 
 
 def near_by(key: str, tuned: Mapping[str, tuple[TunedRow, ...]]) -> tuple[TunedRow, ...]:
@@ -148,23 +146,6 @@ def _tile(problem: FusedLinearProblem, num_rows: int, platform: Platform) -> Ski
         makes_weights=not rounds and (num_rows >= _SCALED_CODES or (packing.is_planar and packing.group < block_k)),
     )  # fmt: skip
     return _fitting(problem, tile)
-
-
-def _best_split(
-    problem: FusedLinearProblem, tiles: Sequence[SkinnyConfig], num_rows: int, platform: Platform
-) -> SkinnyConfig:
-    """The tile that the model finds quickest, or nearly, with the inputs in as few parts as do."""
-    if not platform.num_processors:  # Triton's interpreter
-        return tiles[0]
-    configs = [
-        replace(tile, split_k=split)
-        for tile in tiles
-        for split in range(1, _MOST_SPLITS + 1)
-        if split == 1 or split * tile.block_k <= problem.in_features
-    ]
-    times = {config: seconds(problem, config, num_rows, platform) for config in configs}
-    enough = _NEARLY_BEST * min(times.values())
-    return min((config for config in configs if times[config] <= enough), key=lambda config: config.split_k)
 
 
 def _fitting(problem: FusedLinearProblem, tile: SkinnyConfig) -> SkinnyConfig:

@@ -1,12 +1,16 @@
-"""A model of a GPU: how long it multiplies a few rows by a packed weight, by which blocks of untuned shapes are chosen.
+"""A model of a GPU: how long it multiplies a few rows by a weight, by which blocks of untuned shapes are chosen.
 
 A processor runs as many programs at a time as its registers and its memory hold. Those that are left over by the last
 whole round of all processors leave some idle: the split of the inputs matters most, since it decides how many there
-are. The constants were fitted to 709 launches of seven shapes on an H100, of which the model tells the time within 11%
-on average; what is not a rate of one processor follows from the platform.
+are. The constants of packed weights were fitted to 709 launches of seven shapes on an H100, of which the model tells
+the time within 11% on average, and those of plain weights to 4,500 launches of 41 shapes on an H100 and an H200; what
+is not a rate of one processor follows from the platform.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from atom_kernels.formats import num_bytes
 from atom_kernels.linear.contract import FusedLinearProblem
@@ -14,52 +18,128 @@ from atom_kernels.linear.triton.packed_weights import packing_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig
 from atom_kernels.platform import Platform
 
-# The part of the memory's rate that programs reach, and how many times its even share of it one processor can take.
-_MEMORY_RATE, _LARGEST_SHARE = 0.70, 4.5
-# What a processor does in a second: operations with 16 bits, and bytes of rows that it reads from the L2 cache.
-_OPERATIONS, _INPUT_BYTES = 7.5e12, 1.7e11
+
+@dataclass(frozen=True)
+class Rates:
+    """Constants of the model, in seconds, bytes and operations of 16 bits a second.
+
+    Attributes:
+        memory: the part of the memory's rate that programs reach.
+        processor: bytes of weights that one processor reads in a second, where others leave it the memory.
+        operations: what one processor multiplies and adds.
+        inputs: bytes of rows that a processor reads from the L2 cache.
+        step, serial: what a step takes whatever it does, and what one program waits in it for itself.
+        load: what the loads of a step take, of which as many are in flight as stages.
+        launch: of a kernel.
+        splitting, split: of splitting the inputs, and of each split.
+        sums: bytes of sums that programs write and read.
+        registers: what a thread needs beside its sums.
+    """
+
+    memory: float
+    processor: float
+    operations: float
+    inputs: float
+    step: float
+    serial: float
+    load: float
+    launch: float
+    splitting: float
+    split: float
+    sums: float
+    registers: int
+
+
+_PACKED = Rates(
+    memory=0.70, processor=7.994e10, operations=7.5e12, inputs=1.7e11, step=34e-9, serial=0.40e-6, load=2.07e-6,
+    launch=1.5e-6, splitting=0.85e-6, split=0.61e-6, sums=1.5e12, registers=75,
+)  # fmt: skip
+_PLAIN = Rates(
+    memory=0.85, processor=4.8e10, operations=3.85e12, inputs=9.4e10, step=13e-9, serial=0.074e-6, load=1.65e-6,
+    launch=0.42e-6, splitting=1.82e-6, split=0.14e-6, sums=1.16e12, registers=13,
+)  # fmt: skip
 # Codes that a processor decodes in a second: of eight bits, and of four with one number for a step, or more.
 _BYTES_DECODED, _WORDS_DECODED, _GROUPS_DECODED = 2.7e10, 4.3e10, 1.7e10
-# Seconds that a step takes whatever it does, that one program waits in it for itself, and that its loads take, of which
-# as many are in flight as stages.
-_STEP, _SERIAL, _LOAD = 34e-9, 0.40e-6, 2.07e-6
-# Seconds of a launch, of splitting the inputs, and of each split; and bytes of sums that programs write and read in a
-# second.
-_LAUNCH, _SPLITTING, _SPLIT, _SUM_BYTES = 1.5e-6, 0.85e-6, 0.61e-6, 1.5e12
-# Registers and warps of a processor, registers that a thread needs beside its sums, and bytes that a program does.
-_REGISTERS, _WARPS, _OTHER_REGISTERS, _OTHER_BYTES = 65536, 64, 75, 1024
+# Registers and warps of a processor, and bytes that a program needs beside its tiles.
+_REGISTERS, _WARPS, _OTHER_BYTES = 65536, 64, 1024
 _WARP = 32
+# Splits cost others too, which want the memory: fewer are taken where the model sees no more difference than this.
+_NEARLY_BEST = {True: 1.02, False: 1.05}
+_MOST_SPLITS = 8
+# The library's product of 64 rows and more, and what follows it: seconds of its launch and of an activation's, how many
+# times it takes as long as reading the weights does, for each row more, and for what it writes.
+_LIBRARY, _ACTIVATION, _READS, _READS_OF_A_ROW, _WRITES = 4.07e-6, 1.24e-6, 1.135, 0.0013, 0.52
+
+
+def best_split(
+    problem: FusedLinearProblem,
+    tiles: Sequence[SkinnyConfig],
+    num_rows: int,
+    platform: Platform,
+    *,
+    fills: Callable[[int], bool] = bool,
+) -> SkinnyConfig:
+    """The tile that the model finds quickest, or nearly, with the inputs in as few parts as do.
+
+    Args:
+        fills: whether so many programs fill the GPU; others are taken only where no split makes such a number.
+    """
+    if not platform.num_processors:  # Triton's interpreter
+        return tiles[0]
+    configs = [
+        replace(tile, split_k=split)
+        for tile in tiles
+        for split in range(1, _MOST_SPLITS + 1)
+        if split == 1 or split * tile.block_k <= problem.in_features
+    ]
+    configs = [one for one in configs if fills(num_programs(problem, one, num_rows))] or configs
+    times = {config: seconds(problem, config, num_rows, platform) for config in configs}
+    enough = _NEARLY_BEST[problem.is_plain] * min(times.values())
+    return min((config for config in configs if times[config] <= enough), key=lambda config: config.split_k)
+
+
+def num_programs(problem: FusedLinearProblem, config: SkinnyConfig, num_rows: int) -> int:
+    """How many programs a launch has."""
+    return -(-num_rows // config.block_m) * -(-problem.out_features // config.block_n) * config.split_k
+
+
+def library_seconds(problem: FusedLinearProblem, num_rows: int, platform: Platform) -> float:
+    """The estimated time of the library's product by a plain weight, and of an activation behind it."""
+    moving = problem.weight_rows * problem.in_features * problem.dtype.itemsize / platform.bytes_per_second
+    writing = num_rows * problem.weight_rows * problem.result_dtype.itemsize / platform.bytes_per_second
+    reading = (_READS + _READS_OF_A_ROW * num_rows) * moving
+    return _LIBRARY + reading + _WRITES * writing + (_ACTIVATION if problem.gated else 0.0)
 
 
 def seconds(problem: FusedLinearProblem, config: SkinnyConfig, num_rows: int, platform: Platform) -> float:
     """The estimated time of the kernel with tensor cores (`block_m` above 1)."""
-    blocks = -(-num_rows // config.block_m) * -(-problem.out_features // config.block_n)
-    programs, steps = blocks * config.split_k, -(-problem.in_features // (config.block_k * config.split_k))
+    rates = _PLAIN if problem.is_plain else _PACKED
+    programs = num_programs(problem, config, num_rows)
+    steps = -(-problem.in_features // (config.block_k * config.split_k))
     weight_bytes, input_bytes = _tile_bytes(problem, config)
-    even_share = _MEMORY_RATE * platform.bytes_per_second / platform.num_processors
-    step = _STEP + max(
-        _computing(problem, config), weight_bytes / (_LARGEST_SHARE * even_share), input_bytes / _INPUT_BYTES
+    step = rates.step + max(
+        _computing(problem, config, rates), weight_bytes / rates.processor, input_bytes / rates.inputs
     )
-    slots = platform.num_processors * _resident(problem, config, platform)
+    slots = platform.num_processors * _resident(problem, config, rates, platform)
 
     def round_of(programs_of_processor: int) -> float:
-        latency = max(_LOAD / max(config.num_stages - 1, 1), step + _SERIAL)
+        latency = max(rates.load / max(config.num_stages - 1, 1), step + rates.serial)
         return steps * max(programs_of_processor * step, latency) if programs_of_processor else 0.0
 
     rounds, rest = divmod(programs, slots)
     busiest = rounds * round_of(slots // platform.num_processors) + round_of(-(-rest // platform.num_processors))
     # Blocks of rows that read the same weights find them in the L2 cache.
     moving = num_bytes(problem.weight_format, problem.weight_rows, problem.in_features) / (
-        _MEMORY_RATE * platform.bytes_per_second
+        rates.memory * platform.bytes_per_second
     )
-    return _LAUNCH + max(busiest, moving) + _splitting(problem, config, programs)
+    return rates.launch + max(busiest, moving) + _splitting(problem, config, programs, rates)
 
 
-def _splitting(problem: FusedLinearProblem, config: SkinnyConfig, programs: int) -> float:
+def _splitting(problem: FusedLinearProblem, config: SkinnyConfig, programs: int, rates: Rates) -> float:
     if config.split_k == 1:
         return 0.0
     sum_bytes = 4 * config.block_m * config.block_n * (2 if problem.gated else 1)
-    return _SPLITTING + config.split_k * _SPLIT + programs * sum_bytes / _SUM_BYTES
+    return rates.splitting + config.split_k * rates.split + programs * sum_bytes / rates.sums
 
 
 def _tile_bytes(problem: FusedLinearProblem, config: SkinnyConfig) -> tuple[int, int]:
@@ -68,12 +148,16 @@ def _tile_bytes(problem: FusedLinearProblem, config: SkinnyConfig) -> tuple[int,
     return weights, config.block_m * config.block_k * (1 if config.rounds else problem.dtype.itemsize)
 
 
-def _computing(problem: FusedLinearProblem, config: SkinnyConfig) -> float:
+def _computing(problem: FusedLinearProblem, config: SkinnyConfig, rates: Rates) -> float:
     """Seconds in which a processor decodes the weights of a step and multiplies them."""
     weights = config.block_n * config.block_k * (2 if problem.gated else 1)
-    rate = _OPERATIONS * (2 if config.rounds else 1)
-    decoding = 0.0 if config.rounds else weights / _codes_decoded(problem, config)
+    rate = rates.operations * (2 if config.rounds else 1)
+    decoding = weights / _codes_decoded(problem, config) if _decodes(problem, config) else 0.0
     return 2 * weights * config.block_m / rate + decoding
+
+
+def _decodes(problem: FusedLinearProblem, config: SkinnyConfig) -> bool:
+    return not problem.is_plain and not config.rounds
 
 
 def _codes_decoded(problem: FusedLinearProblem, config: SkinnyConfig) -> float:
@@ -85,15 +169,18 @@ def _codes_decoded(problem: FusedLinearProblem, config: SkinnyConfig) -> float:
     return _WORDS_DECODED if one_number else _GROUPS_DECODED
 
 
-def _resident(problem: FusedLinearProblem, config: SkinnyConfig, platform: Platform) -> int:
+def _resident(problem: FusedLinearProblem, config: SkinnyConfig, rates: Rates, platform: Platform) -> int:
     """Programs that a processor runs at a time."""
     weight_bytes, input_bytes = _tile_bytes(problem, config)
     # Codes that are decoded leave the processor's memory before they are multiplied.
-    staged = config.num_stages if config.rounds else config.num_stages - 1
+    staged = config.num_stages - 1 if _decodes(problem, config) else config.num_stages
     held = staged * weight_bytes + config.num_stages * input_bytes + _OTHER_BYTES
     threads = _WARP * config.num_warps
-    one_scale = packing_of(problem.weight_format, problem.in_features).is_one_scale_a_row(problem.in_features)
-    copies = 1 if one_scale or config.makes_weights else 2
+    copies = 1 if problem.is_plain or config.makes_weights or _has_one_scale(problem) else 2
     sums = copies * config.block_n * config.block_m * (2 if problem.gated else 1) // threads
-    registers = threads * min(sums + _OTHER_REGISTERS, 255)
+    registers = threads * min(sums + rates.registers, 255)
     return max(1, min(platform.local_memory // held, _REGISTERS // registers, _WARPS // config.num_warps))
+
+
+def _has_one_scale(problem: FusedLinearProblem) -> bool:
+    return packing_of(problem.weight_format, problem.in_features).is_one_scale_a_row(problem.in_features)
