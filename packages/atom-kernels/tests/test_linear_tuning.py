@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from atom_kernels.linear import FusedLinearProblem
-from atom_kernels.linear.triton import config_choice
 from atom_kernels.linear.triton.backend import SKINNY_BACKEND
+from atom_kernels.linear.triton.choice import configs
 from atom_kernels.linear.triton.tuning import FUSED_LINEAR_TUNING, candidates, is_normed
 from atom_kernels.platform import Facts, platform_from_facts
 
@@ -43,5 +43,5 @@ def test_a_projection_back_adds_the_residual_instead_of_a_norm() -> None:
 def test_cublas_serves_all_where_it_was_always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, platform = FusedLinearProblem(1024, 4096, torch.bfloat16), platform_from_facts(Facts())
     assert SKINNY_BACKEND.supports(problem, platform) is None
-    monkeypatch.setattr(config_choice, "tuned_rows", lambda *_: ())
+    monkeypatch.setattr(configs, "tuned_rows", lambda *_: ())
     assert "cuBLAS is faster for every number of rows" in (SKINNY_BACKEND.supports(problem, platform) or "")

@@ -10,9 +10,9 @@ import torch
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
 from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
-from atom_kernels.linear.triton import config_choice
-from atom_kernels.linear.triton.config_choice import near_by, packed_config, skinny_configs
-from atom_kernels.linear.triton.launch_model import seconds
+from atom_kernels.linear.triton.choice import configs
+from atom_kernels.linear.triton.choice.configs import near_by, packed_config, skinny_configs
+from atom_kernels.linear.triton.choice.launch_model import seconds
 from atom_kernels.linear.triton.packed_product import norms_while_rounding, packed_linear
 from atom_kernels.linear.triton.packed_weights import pack
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, tuning_key
@@ -98,8 +98,8 @@ def test_what_was_tuned_on_another_device_of_the_architecture_serves_too(monkeyp
     problem = problem_of("int4")
     config = {"block_m": 16, "block_n": 32, "block_k": 128, "split_k": 7}
     tuned = {tuning_key(problem): (TunedRow(16, config),)}
-    monkeypatch.setattr(config_choice, "tuned_rows", lambda *_: None)
-    monkeypatch.setattr(config_choice, "tuned_on_arch", lambda operator, arch: tuned if arch == "sm_90" else {})
+    monkeypatch.setattr(configs, "tuned_rows", lambda *_: None)
+    monkeypatch.setattr(configs, "tuned_on_arch", lambda operator, arch: tuned if arch == "sm_90" else {})
     other = replace(HOPPER, name="NVIDIA H200")
     with use_platform(other):
         assert skinny_configs(problem, other) == {16: SkinnyConfig(**config)}

@@ -12,8 +12,8 @@ import torch
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, Plain
 from atom_kernels.linear import FusedLinearProblem, LinearProblem
-from atom_kernels.linear.triton.config_choice import many_rows_configs, near_by, packed_config, skinny_configs
-from atom_kernels.linear.triton.launch_model import seconds
+from atom_kernels.linear.triton.choice.configs import many_rows_configs, near_by, packed_config, skinny_configs
+from atom_kernels.linear.triton.choice.launch_model import seconds
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, packing_of, why_not_packed
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, default_config, tuning_key
 from atom_kernels.platform import Platform, use_platform

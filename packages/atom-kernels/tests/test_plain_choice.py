@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atom_kernels.linear import FusedLinearProblem
-from atom_kernels.linear.triton.config_choice import skinny_configs
-from atom_kernels.linear.triton.launch_model import library_seconds, num_programs, seconds
-from atom_kernels.linear.triton.plain_choice import plain_configs
+from atom_kernels.linear.triton.choice.configs import skinny_configs
+from atom_kernels.linear.triton.choice.launch_model import library_seconds, num_programs, seconds
+from atom_kernels.linear.triton.choice.plain import plain_configs
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, default_config
 from atom_kernels.platform import Platform
 

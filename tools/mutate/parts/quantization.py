@@ -50,7 +50,7 @@ _ESTIMATES = "a constant of estimated times, by which one of several right ways 
 HARMLESS: Harmless = {
     ("launch_model.py: _resident", "copies * config.block_n", "*"): "a guess at registers: speed alone",
     ("launch_model.py: (module)", "*", "*"): _ESTIMATES,
-    ("config_choice.py: (module)", "8192", "8193"): _ESTIMATES,
+    ("configs.py: (module)", "8192", "8193"): _ESTIMATES,
     ("awq_gptq.py: to_parts", "0", "1"): "which zero point the others are compared with is no matter: all must be one",
 }
 
@@ -58,8 +58,8 @@ QUANTIZATION = Part(
     name="quantization",
     files={
         f"{_KERNELS}/formats/*.py": _FORMAT_TESTS,
-        f"{_KERNELS}/linear/triton/launch_model.py": _PACKED_TESTS,
-        f"{_KERNELS}/linear/triton/config_choice.py": _PACKED_TESTS,
+        f"{_KERNELS}/linear/triton/choice/launch_model.py": _PACKED_TESTS,
+        f"{_KERNELS}/linear/triton/choice/configs.py": _PACKED_TESTS,
         f"{_KERNELS}/linear/triton/skinny_configs.py": _PACKED_TESTS,
         f"{_KERNELS}/linear/triton/packed_weights.py": _PACKED_TESTS,
         f"{_MODELS}/quantization/**/*.py": _LAYOUT_TESTS,

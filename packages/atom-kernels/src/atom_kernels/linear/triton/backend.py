@@ -11,7 +11,7 @@ from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.linear.composed import composed
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.linear.dense import OP
-from atom_kernels.linear.triton.config_choice import skinny_configs
+from atom_kernels.linear.triton.choice.configs import skinny_configs
 from atom_kernels.linear.triton.packed_product import packed_linear, why_not_read
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT
 from atom_kernels.linear.triton.skinny_linear import SkinnyLinear

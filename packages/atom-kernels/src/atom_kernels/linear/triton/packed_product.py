@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from atom_kernels.formats import Codes, Float8
 from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
-from atom_kernels.linear.triton.config_choice import many_rows_configs
+from atom_kernels.linear.triton.choice.configs import many_rows_configs
 from atom_kernels.linear.triton.packed_weights import packing_of, why_not_packed
 from atom_kernels.linear.triton.rounded_rows import may_round, multiplies_fp8, rounded_rows
 from atom_kernels.linear.triton.skinny_linear import SkinnyLinear

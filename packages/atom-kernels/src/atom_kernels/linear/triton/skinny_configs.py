@@ -1,4 +1,4 @@
-"""Block sizes of linears of few rows, and a rule for plain weights; `config_choice.py` says which serve."""
+"""Block sizes of linears of few rows, and a rule for plain weights; `choice` says which serve."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 
 from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.triton.launch_model import best_split
+from atom_kernels.linear.triton.choice.launch_model import best_split
+from atom_kernels.linear.triton.choice.plain import plain_configs
 from atom_kernels.linear.triton.packed_weights import packing_of
-from atom_kernels.linear.triton.plain_choice import plain_configs
 from atom_kernels.linear.triton.rounded_rows import may_round
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, default_config, tuning_key
 from atom_kernels.platform import Platform

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.triton.launch_model import best_split, library_seconds, seconds
+from atom_kernels.linear.triton.choice.launch_model import best_split, library_seconds, seconds
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, default_config
 from atom_kernels.platform import Platform
 from atom_kernels.tuned.sizes import sizes

@@ -30,8 +30,8 @@ class Rates:
         inputs: bytes of rows that a processor reads from the L2 cache.
         step, serial: what a step takes whatever it does, and what one program waits in it for itself.
         load: what the loads of a step take, of which as many are in flight as stages.
-        launch: of a kernel.
-        splitting, split: of splitting the inputs, and of each split.
+        launch: what a kernel takes before its first program runs.
+        splitting, split: what it costs to split the inputs at all, and each split.
         sums: bytes of sums that programs write and read.
         registers: what a thread needs beside its sums.
     """
