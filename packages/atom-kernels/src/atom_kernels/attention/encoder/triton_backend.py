@@ -53,7 +53,9 @@ def encoder_config(problem: EncoderAttentionProblem) -> EncoderConfig:
     if triton_interpret():
         return EncoderConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
     if problem.dtype == "float32" or problem.head_dim > 128:
-        config = EncoderConfig(64, 32, num_warps=4, num_stages=2)
+        # Exact products of wide float32 heads are unrolled, and a larger tile takes minutes to compile.
+        wide = problem.dtype == "float32" and problem.head_dim > 128
+        config = EncoderConfig(32 if wide else 64, 32, num_warps=4, num_stages=2)
     elif problem.head_dim > 64:
         config = EncoderConfig(128, 64, num_warps=8, num_stages=3)
     else:
