@@ -1,6 +1,6 @@
 /* Attention of encoders: every query of a text against all its keys, or those of a window on both sides; no cache.
  *
- * A task is some queries of one head. Tiles of keys are counted from the text's own start, and a row is summed in one
+ * A task is some queries of one head, cut from the text's own start as its tiles of keys are, and a row is summed in one
  * order whatever the rows beside it: a text's result depends on nothing but itself.
  */
 #pragma once
@@ -72,7 +72,7 @@ static void attend(const Encoder *e, const Queries *task, int64_t head, Workspac
     memset(w->sums, 0, (size_t)num_rows * VL * 4);
     memset(w->found, 0, (size_t)num_rows * columns * 4);
     int64_t end = low(last + window, length);
-    for (int64_t at = high(first - window, 0) / TILE * TILE; at < end; at += TILE) {
+    for (int64_t at = high(first - window, 0); at < end; at += TILE) {
         int count = (int)low(TILE, length - at), in_vectors = (count + VL - 1) / VL * VL;
         tile_rows(e->k + head * n, e->k_stride, task->start + at, count, rows);
         pack_keys(rows, rows, n, w->keys);
