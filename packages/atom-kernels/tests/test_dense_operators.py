@@ -294,7 +294,9 @@ def test_a_row_of_a_float32_linear_has_the_same_bits_beside_any_number_of_others
     natives = [one for one in usable(OP, problem) if one.name == "native"]
     if not natives:
         pytest.skip("no native linear here")
-    linear = plan_with(OP, problem, natives[0]).prepare({"weight": torch.randn(41, in_features), "bias": torch.randn(41)})
+    linear = plan_with(OP, problem, natives[0]).prepare(
+        {"weight": torch.randn(41, in_features), "bias": torch.randn(41)}
+    )
     x = torch.randn(14, in_features)
     alone = torch.cat([linear(row) for row in x.split(1)])
     for num_rows in (2, 3, 11, 12, 13, 14):
