@@ -21,6 +21,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from atom_kernels.attention.cases import make_step
+from atom_kernels.attention.encoder import cases as encoder_cases
 from atom_kernels.attention.index import cases as index_cases
 from atom_kernels.attention.mla import cases as latent_cases
 from atom_kernels.attention.ops import make_problem
@@ -157,6 +158,10 @@ def _triton_runs(platform: Platform) -> Iterator[Any]:
         yield partial(index_cases.make_step(index, _MIXED).run, select_mixer(index, platform, only_backend="triton"))
         sparse = sparse_cases.make_problem(heads, 512, 128, 64, 128, 256, dtype="bfloat16")
         yield partial(sparse_cases.make_step(sparse, _MIXED).run, select_mixer(sparse, platform, only_backend="triton"))
+    for dtype, head_dim in (("bfloat16", 72), ("float16", 128), ("bfloat16", 256), ("float32", 64)):
+        encoder = encoder_cases.make_problem(16, head_dim, dtype)
+        texts = encoder_cases.make_step(encoder, [40, 17], rotary=True)
+        yield partial(texts.run, select_mixer(encoder, platform, only_backend="triton"))
     for heads, rules in (((16, 8, 128), {}), ((64, 8, 64), {"has_sinks": True})):
         problem = make_problem(*heads, "bfloat16", **rules)
         step = make_step(problem, [(1, 5), (_LONG_PROMPT, _LONG_PROMPT)])

@@ -288,6 +288,21 @@ def test_float32_linears_have_one_implementation_for_every_row_count():
     assert [row.max_rows for row in plan.rows] == [None]
 
 
+@pytest.mark.parametrize("in_features", [40, 2050])
+def test_a_row_of_a_float32_linear_has_the_same_bits_beside_any_number_of_others(in_features):
+    problem = LinearProblem(in_features, 41, torch.float32, bias=True)
+    natives = [one for one in usable(OP, problem) if one.name == "native"]
+    if not natives:
+        pytest.skip("no native linear here")
+    linear = plan_with(OP, problem, natives[0]).prepare(
+        {"weight": torch.randn(41, in_features), "bias": torch.randn(41)}
+    )
+    x = torch.randn(14, in_features)
+    alone = torch.cat([linear(row) for row in x.split(1)])
+    for num_rows in (2, 3, 11, 12, 13, 14):
+        assert torch.equal(linear(x[:num_rows]), alone[:num_rows])
+
+
 def test_a_cpu_with_amx_keeps_one_packed_copy_for_every_row_count():
     features = frozenset({"amx_bf16", "avx512_bf16"})
     amx = platform_from_facts(Facts(cpu_features=features, bf16_slowdown=0.2))

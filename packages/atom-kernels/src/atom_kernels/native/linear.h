@@ -49,6 +49,8 @@ INLINE vf sum_lanes(const vf v[TILE]) {
 }
 #elif VL == 8
 #define MAX_MR 2
+/* From so many rows of x on, arithmetic takes longer than reading the weight, and three pass at a time. */
+#define MANY_ROWS 12
 
 /* Lane i of the result is the sum of the lanes of v[i], halves added to halves as `vf_hsum` does. */
 INLINE vf sum_lanes(const vf v[TILE]) {

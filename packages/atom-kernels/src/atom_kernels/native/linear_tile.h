@@ -37,7 +37,7 @@ INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const
 /* Adds the bias, rounds and stores the first `rows` rows of a tile. */
 INLINE void NAME(finish)(const int NR, const int MR, vf total, const T *bias, OUT *out, int64_t rows, int64_t n_size) {
     if (bias) {
-        T biases[TILE];
+        T biases[TILE] = {0};
         for (int m = 0; m < MR; m++) memcpy(biases + m * NR, bias, NR * sizeof(T));
         total += WIDEN(biases);
     }
@@ -68,9 +68,62 @@ INLINE void NAME(block)(const int NR, const int MR, const int ahead, const T *x,
     }
 }
 
+#if VL == 8
+/* The same for three rows of x and four of weight. Twelve sums in flight keep both multipliers busy, which eight do not. */
+INLINE void NAME(three_rows)(const int ahead, const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to,
+                             int64_t k_size, int64_t n_size) {
+    const int64_t chunk = CHUNK_BYTES / (int64_t)sizeof(T);
+    float totals[4 * PANEL_ROWS];
+    for (int64_t start = 0; start < k_size; start += chunk) {
+        int64_t left = k_size - start, size = left < chunk ? left : chunk;
+        const T *rows = x + start;
+        for (int64_t n = from; n < to; n += 4) {
+            const T *w_rows = weight + n * k_size + start;
+            vf sums[2 * TILE];
+            for (int i = 0; i < 2 * TILE; i++) sums[i] = vf_set(0.0f);
+            int64_t k = 0;
+            for (; k + STEP <= size; k += STEP) {
+                VEC x0 = LOAD(rows + k), x1 = LOAD(rows + k_size + k), x2 = LOAD(rows + 2 * k_size + k);
+                KEEP(x0);
+                KEEP(x1);
+                KEEP(x2);
+                for (int i = 0; i < 4; i++) {
+                    VEC w = LOAD(w_rows + i * k_size + k);
+                    KEEP(w);
+                    if (ahead) __builtin_prefetch(w_rows + (i + ahead) * k_size + k);
+                    sums[i] = DOT(sums[i], x0, w);
+                    sums[4 + i] = DOT(sums[4 + i], x1, w);
+                    sums[8 + i] = DOT(sums[8 + i], x2, w);
+                }
+            }
+            if (k < size)
+                for (int i = 0; i < 12; i++)
+                    sums[i] = DOT(sums[i], LOAD_TAIL(rows + i / 4 * k_size + k, size - k),
+                                  LOAD_TAIL(w_rows + i % 4 * k_size + k, size - k));
+            vf two = sum_lanes(sums), third = sum_lanes(sums + TILE);
+            float *kept = totals + (n - from) * 4;
+            if (start) two += vf_load(kept), third += vf_load(kept + TILE);
+            if (left > chunk) {
+                vf_store(kept, two);
+                vf_store(kept + TILE, third);
+            } else {
+                NAME(finish)(4, 2, two, bias ? bias + n : 0, out + n, 2, n_size);
+                NAME(finish)(4, 1, third, bias ? bias + n : 0, out + 2 * n_size + n, 1, n_size);
+            }
+        }
+    }
+}
+#endif
+
 static void NAME(panel)(const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to, int64_t m_size,
                         int64_t k_size, int64_t n_size) {
-    for (int64_t m = 0; m < m_size; m += MAX_MR) {
+    int64_t m = 0;
+#if VL == 8
+    if (m_size >= MANY_ROWS)
+        for (; m + 3 <= m_size; m += 3)
+            NAME(three_rows)(m ? 0 : 4, x + m * k_size, weight, bias, out + m * n_size, from, to, k_size, n_size);
+#endif
+    for (; m < m_size; m += MAX_MR) {
         const T *x_block = x + m * k_size;
         OUT *out_block = out + m * n_size;
         int64_t rows = m_size - m;

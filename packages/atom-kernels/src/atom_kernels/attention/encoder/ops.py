@@ -23,7 +23,7 @@ _EXAMPLES: dict[str, tuple[int, int, int | None]] = {
     "XLM-R-large, bge-m3": (16, 64, None),
     "ModernBERT-base, local layers": (12, 64, 64),
 }
-_PARITY_SHAPES = ((4, 64, None), (3, 16, 5), (2, 40, 64), (1, 128, 1))
+_PARITY_SHAPES = ((4, 64, None), (3, 16, 5), (2, 40, 64), (1, 128, 1), (1, 72, None), (1, 80, 20))
 # A text of one token first, then odd lengths around the borders of windows and of runs of queries.
 _LENGTHS = (1, 6, 7, 66, 131, 300, 513)
 

@@ -90,6 +90,6 @@ class EncoderAttentionProblem:
     @property
     def backends(self) -> tuple[MixerBackend, ...]:
         """What can run it, in the order in which they are tried."""
-        from atom_kernels.attention.encoder import reference, torch_backend
+        from atom_kernels.attention.encoder import native_backend, reference, torch_backend, triton_backend
 
-        return torch_backend.BACKEND, reference.BACKEND
+        return triton_backend.BACKEND, native_backend.BACKEND, torch_backend.BACKEND, reference.BACKEND

@@ -1,0 +1,3 @@
+/* Attention of encoders in float32. */
+#define ELEMENT_FLOAT32
+#include "encoder.h"
