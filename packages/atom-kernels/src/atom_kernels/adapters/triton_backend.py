@@ -16,11 +16,9 @@ from atom_kernels.triton.launch import launch
 
 # Every token reads its adapter's matrices; beyond so many, products over the matrices of all adapters take less.
 _MOST_TOKENS = 64
-# Rows of A, and inputs, of a program; where there are more parts of the inputs than these, a program takes more inputs.
-_ROWS, _INPUTS, _MOST_SPLITS = 16, 512, 16
-_INPUTS_OF_A_WARP = 128
-# Elements of B of a program, which is one warp: its threads have whole columns, and need not add up over each other.
+# Elements of A or B of a program, which is one warp: no part of its sums waits for another warp.
 _ELEMENTS = 4096
+_MOST_INPUTS = 1024
 # The largest power of two that is looked for in where parts begin: what is loaded at a time is no longer.
 _MOST_ALIGNED = 16
 
@@ -35,8 +33,8 @@ def _bind(problem: LowRankProblem, weights: Any) -> Callable[[torch.Tensor, torc
 
     a, b, options = weights["a"].contiguous(), weights["b"].contiguous(), dependent_launch()
     inputs, rows, rank = problem.in_features, problem.num_rows_of_a, problem.rank
-    block_i = min(max(_INPUTS, power_of_two(-(-inputs // _MOST_SPLITS))), power_of_two(inputs))
-    block_r, ranks = min(_ROWS, power_of_two(rows)), power_of_two(rank)
+    block_i, ranks = min(power_of_two(inputs), _MOST_INPUTS), power_of_two(rank)
+    block_r = min(_ELEMENTS // block_i, power_of_two(rows))
     block_o = max(_ELEMENTS // ranks, _MOST_ALIGNED)
     num_splits, tiles, aligned = -(-inputs // block_i), _tiles(problem, block_o), gcd(_MOST_ALIGNED, *problem.parts)
     tiles_n3 = torch.tensor(tiles, dtype=torch.int32, device=a.device)
@@ -52,7 +50,7 @@ def _bind(problem: LowRankProblem, weights: Any) -> Callable[[torch.Tensor, torc
         launch(
             shrink_kernel, (num_tokens, blocks_of_rows, num_splits), x, places, a, sums, x.stride(0),
             NUM_PLACES=problem.num_places, INPUTS=inputs, R=rows, BLOCK_R=block_r, BLOCK_I=block_i,
-            num_warps=max(block_i // _INPUTS_OF_A_WARP, 1), **options,
+            num_warps=1, **options,
         )  # fmt: skip
         launch(
             expand_kernel, (num_tokens, num_tiles), y, sums, places, b, tiles_n3, y.stride(0),
