@@ -41,7 +41,7 @@
         int64_t rows = parts * rank, outputs = ends[parts - 1];                                                    \
         _Pragma("omp parallel if (tokens * rank * (parts * inputs + outputs) > PARALLEL_PRODUCTS)")                \
         {                                                                                                          \
-            _Pragma("omp for collapse(2) schedule(dynamic)")                                                       \
+            _Pragma("omp for collapse(2) schedule(static)")                                                        \
             for (int64_t t = 0; t < tokens; t++)                                                                   \
                 for (int64_t first = 0; first < rows; first += ROWS) {                                             \
                     if (places[t] < 1 || places[t] > num_places) continue;                                         \
@@ -49,7 +49,7 @@
                     for (int64_t r = first; r < rows && r < first + ROWS; r++)                                     \
                         inner[t * rows + r] = dot_##T(own + r * inputs, x + t * x_stride, inputs);                 \
                 }                                                                                                  \
-            _Pragma("omp for collapse(2) schedule(dynamic)")                                                       \
+            _Pragma("omp for collapse(2) schedule(static)")                                                        \
             for (int64_t t = 0; t < tokens; t++)                                                                   \
                 for (int64_t first = 0; first < outputs; first += OUTPUTS) {                                       \
                     if (places[t] < 1 || places[t] > num_places) continue;                                         \
