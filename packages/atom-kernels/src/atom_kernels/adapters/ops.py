@@ -66,7 +66,7 @@ ADD_LOW_RANK = Op(
         for inputs, parts, rank, num_places in (
             (1, (1,), 1, 1),
             (24, (32, 16, 16), 5, 3),
-            (1100, (7, 300), 16, 2),
+            (2100, (7, 300), 16, 2),
             (64, (528,), 40, 4),
         )
         for dtype in FLOATS
