@@ -1,8 +1,8 @@
 /* What low-rank adapters add to the outputs of a linear, for `atom_kernels.adapters`: float32 inside. */
 #include "vector.h"
 
-#define ROWS 8     /* of A, of a task */
-#define OUTPUTS 256 /* of a task */
+#define ROWS 8 /* of A, of a task */
+#define OUTPUTS 1024 /* of a task */
 #define PARALLEL_PRODUCTS 16384
 
 /* Rows of B are added two at a time to the sums of a run of outputs, and those to y at the end. */
