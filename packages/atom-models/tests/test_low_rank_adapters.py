@@ -70,13 +70,13 @@ def added(layer, adapter, x):
     )
 
 
-def run(layer, x, ids, loaded):
-    step = AdapterStep.of(np.array(ids), len(loaded), "cpu")
+def run(layer, x, ids):
+    step = AdapterStep.of(np.array(ids), "cpu")
     with set_forward_context(ForwardContext({}, {}, adapters=step)):
         return summed(layer(x))
 
 
-@pytest.mark.parametrize("num_others", [0, MOST_TOGETHER], ids=["one product for all", "one for each"])
+@pytest.mark.parametrize("num_others", [0, MOST_TOGETHER], ids=["one kernel for all", "products for each"])
 @pytest.mark.parametrize("fixed", [False, True], ids=["", "at fixed addresses"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_each_row_gets_what_its_own_adapter_adds(kind, fixed, num_others):
@@ -93,26 +93,17 @@ def test_each_row_gets_what_its_own_adapter_adds(kind, fixed, num_others):
     for adapter_id, adapter in adapters.items():
         rows = [row for row, one in enumerate(ids) if one == adapter_id]
         expected[rows] += added(layer, adapter, x[rows])
-    assert torch.allclose(run(layer, x, ids, adapters), expected, atol=1e-4)
+    assert torch.allclose(run(layer, x, ids), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("places", "num_loaded", "together"),
-    [
-        ([1, 2, 0], 4, True),
-        ([1, 2, 0], 5, False),
-        ([1, 0, 1], 1, False),
-        ([1, 2] * 32, 2, True),
-        ([1, 2] * 33, 2, False),
-    ],
-)
-def test_few_rows_of_many_adapters_share_a_product(places, num_loaded, together):
-    step = AdapterStep.of(np.array(places), num_loaded, "cpu")
-    assert (step.together, bool(step.groups)) == (together, not together)
+@pytest.mark.parametrize("num_tokens", [1, MOST_TOGETHER, MOST_TOGETHER + 1])
+def test_few_rows_run_together(num_tokens):
+    step = AdapterStep.of(np.array([1, *[0] * (num_tokens - 1)]), "cpu")
+    assert (step.together, bool(step.groups)) == (num_tokens <= MOST_TOGETHER, num_tokens > MOST_TOGETHER)
 
 
 def test_a_step_of_no_adapters_is_none():
-    assert AdapterStep.of(np.zeros(3, dtype=np.int64), 2, "cpu") is None
+    assert AdapterStep.of(np.zeros(3, dtype=np.int64), "cpu") is None
 
 
 def test_rows_without_an_adapter_are_as_in_a_model_without_any():
@@ -121,7 +112,7 @@ def test_rows_without_an_adapter_are_as_in_a_model_without_any():
     layer.adapted.attach(2, random_adapter(layer, 1))
     x = torch.randn(4, 24)
     plain = layer(x)
-    assert torch.equal(run(layer, x, [0, 1, 0, 2], (1, 2))[[0, 2]], plain[[0, 2]])
+    assert torch.equal(run(layer, x, [0, 1, 0, 2])[[0, 2]], plain[[0, 2]])
 
 
 def test_an_adapter_whose_numbers_overflow_leaves_the_rows_of_others_alone():
@@ -129,7 +120,7 @@ def test_an_adapter_whose_numbers_overflow_leaves_the_rows_of_others_alone():
     layer.adapted.attach(1, random_adapter(layer, 0))
     layer.adapted.attach(2, Adapter({"m.down": LowRank(torch.full((2, 24), 3e38), torch.ones(16, 2))}))
     x = torch.ones(3, 24)
-    result = run(layer, x, [1, 2, 0], (1, 2))
+    result = run(layer, x, [1, 2, 0])
     assert result[[0, 2]].isfinite().all()
     assert not result[1].isfinite().any()
 
@@ -143,7 +134,7 @@ def test_an_adapter_that_was_let_go_adds_nothing(fixed):
         layer.adapted.attach(adapter_id, random_adapter(layer, adapter_id))
     layer.adapted.detach(1)
     x = torch.randn(2, 24)
-    result = run(layer, x, [1, 2], (2,))
+    result = run(layer, x, [1, 2])
     assert torch.allclose(result[0], layer(x)[0], atol=1e-5)
     assert not torch.allclose(result[1], layer(x)[1], atol=1e-1)
 
@@ -179,9 +170,9 @@ def test_ranks_share_an_adapter_as_they_share_the_linear(kind):
         layer = make_layer(LAYERS[kind], groups=Groups(group.as_rank(rank)))
         layer.adapted.attach(1, adapter)
         first, last = layer.adapted.parts[0].columns
-        return run(layer, x[:, first:last].contiguous(), [1, 0, 1], (1,)), layer.adapted.parts
+        return run(layer, x[:, first:last].contiguous(), [1, 0, 1]), layer.adapted.parts
 
-    expected = run(whole, x, [1, 0, 1], (1,))
+    expected = run(whole, x, [1, 0, 1])
     for result, parts in group.run(of_rank):
         places = [
             torch.arange(begin + first, begin + last)

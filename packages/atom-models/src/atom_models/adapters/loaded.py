@@ -106,4 +106,4 @@ class LoadedAdapters:
         places = np.zeros_like(ids)
         for adapter_id, place in self._places.items():
             places[ids == adapter_id] = place
-        return AdapterStep.of(places, len(self._places), self._device)
+        return AdapterStep.of(places, self._device)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom_kernels.linear import FusedLinearProblem
-from atom_models.adapters.adapted_linear import AdaptedLinear, LinearPart
+from atom_models.adapters.adapted_linear import AdaptedLinear
+from atom_models.adapters.linear_part import LinearPart
 from atom_models.layers.layer import Layer
 from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows
 from atom_models.layers.loadable import not_loaded
@@ -69,7 +70,8 @@ class Linear(Layer):
             self._stack(found, dict(group), context, context.dtype if bias else None, out_dtype)
         self.adapted: AdaptedLinear | None = None
         if adaptable and context.takes_adapters:
-            self.adapted = AdaptedLinear(self._parts_with_names(named), context.dtype, context.device)
+            parts = self._parts_with_names(named)
+            self.adapted = AdaptedLinear(parts, context.dtype, context.device, context.platform)
         self._find_most_rows()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
 

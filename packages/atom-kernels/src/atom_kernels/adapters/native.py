@@ -1,0 +1,58 @@
+"""What adapters add, in C: one call a linear, which reads the matrices of the places that occur, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_int64, c_void_p
+from typing import Any
+
+import torch
+
+from atom_kernels.adapters.contract import LowRankProblem
+from atom_kernels.dtypes import why_not_dtype
+from atom_kernels.native import load_native, native_unavailable
+from atom_kernels.operator import Backend
+
+_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+# By the dtypes of x and y.
+_FUNCTIONS = {
+    (torch.float32, torch.float32): "add_low_rank_f32_f32",
+    (torch.bfloat16, torch.bfloat16): "add_low_rank_bf16_bf16",
+    (torch.bfloat16, torch.float32): "add_low_rank_bf16_f32",
+}
+_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "ppplllppppllll")
+
+
+def _supports(problem: LowRankProblem, platform: Any) -> str | None:
+    return why_not_dtype(problem.dtype, _SUFFIXES) or native_unavailable("low_rank")
+
+
+def _bind(problem: LowRankProblem, weights: Any) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
+    library, dtype, rows = load_native("low_rank", _SIGNATURES), problem.dtype, problem.num_rows_of_a
+    functions = {y: getattr(library, name) for (x, y), name in _FUNCTIONS.items() if x is dtype}
+    a, b = weights["a"].contiguous(), weights["b"].contiguous()
+    ends = torch.tensor([last for _, last in problem.bounds])
+    # Arguments that never change are converted for C once.
+    pointers = tuple(c_void_p(tensor.data_ptr()) for tensor in (a, b, ends))
+    sizes = (problem.num_places, problem.in_features, problem.rank, len(problem.parts))
+    c_sizes = tuple(c_int64(size) for size in sizes)
+
+    planned = (problem.out_features, problem.in_features, 1)
+
+    def run(y: torch.Tensor, x: torch.Tensor, places: torch.Tensor, _keep_alive: Any = (a, b, ends)) -> None:
+        if x.dtype is not dtype or y.dtype not in functions or (y.shape[-1], x.shape[-1], y.stride(-1)) != planned:
+            problem.check_inputs(y, x)
+        if x.stride(-1) != 1:
+            x = x.contiguous()
+        num_tokens, y_stride, x_stride = len(x), y.stride(0), x.stride(0)
+        inner = torch.empty(num_tokens * rows, dtype=torch.float32)
+        y_pointer, x_pointer, places_pointer = y.data_ptr(), x.data_ptr(), places.data_ptr()
+        function = functions[y.dtype]
+        function(
+            y_pointer, x_pointer, places_pointer, num_tokens, y_stride, x_stride, inner.data_ptr(), *pointers, *c_sizes
+        )
+
+    return run
+
+
+BACKEND = Backend(name="native", implementation="C products, tokens independent", supports=_supports, bind=_bind)

@@ -1,0 +1,73 @@
+"""`StackedMatrices`: A and B of all adapters of a layer, at addresses that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem
+from atom_kernels.platform import Platform
+from atom_kernels.select import select
+from atom_models.adapters.adapter import LowRank
+from atom_models.adapters.linear_part import LinearPart
+from atom_models.adapters.step import Rows
+
+
+class StackedMatrices:
+    """Room for adapters in places from 1, zeros where none is.
+
+    Shapes: N places, P parts of the layer, r rank, I inputs and O outputs on this rank.
+
+    Args:
+        num_places: N.
+        rank: the largest one that has room.
+
+    Attributes:
+        num_places, rank: as given.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[LinearPart],
+        num_places: int,
+        rank: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        platform: Platform | None,
+    ) -> None:
+        self.num_places, self.rank, self._parts = num_places, rank, tuple(parts)
+        num_inputs, outputs = self._parts[0].num_inputs, tuple(part.num_outputs for part in self._parts)
+        self._a_NPrI = torch.zeros(num_places, len(self._parts), rank, num_inputs, dtype=dtype, device=device)
+        self._b_NrO = torch.zeros(num_places, rank, sum(outputs), dtype=dtype, device=device)
+        plan = select(ADD_LOW_RANK, LowRankProblem(num_inputs, outputs, rank, num_places, dtype), platform)
+        self.add = plan.prepare({"a": self._a_NPrI.flatten(1, 2), "b": self._b_NrO})
+        """``(y, x, places)``: adds to each row what its adapter gives; few rows."""
+
+    def copy_from(self, other: StackedMatrices) -> None:
+        """Takes the matrices of a smaller one."""
+        self._a_NPrI[: other.num_places, :, : other.rank] = other._a_NPrI
+        self._b_NrO[: other.num_places, : other.rank] = other._b_NrO
+
+    def write(self, place: int, matrices: Mapping[str, LowRank]) -> None:
+        """Takes the matrices of parts, by their names, in the place of those that were there."""
+        a_PrI, b_rO = self._a_NPrI[place - 1].zero_(), self._b_NrO[place - 1].zero_()
+        for part, a_rI in zip(self._parts, a_PrI, strict=True):
+            if part.name in matrices:
+                own = matrices[part.name]
+                a_rI[: len(own.a)] = own.a
+                b_rO[: len(own.a), part.place] = own.b.t()
+
+    def add_to_rows(self, y: torch.Tensor, x: torch.Tensor, place: int, rows: Rows) -> None:
+        """Adds what the adapter of one place gives to its rows, by two products for each part; many rows."""
+        b_rO = self._b_NrO[place - 1]
+        inner = x[rows] @ self._a_NPrI[place - 1].flatten(0, 1).t()
+        for part, own in zip(self._parts, inner.split(self.rank, dim=1), strict=True):
+            b, target = b_rO[:, part.place], y[:, part.place]
+            if not isinstance(rows, slice):
+                target.index_add_(0, rows, (own @ b).to(y.dtype))
+            elif y.dtype == own.dtype:
+                target[rows].addmm_(own, b)
+            else:
+                target[rows].add_(own @ b)
