@@ -1,0 +1,48 @@
+"""Pictures of prompts."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+
+class Image(msgspec.Struct, frozen=True):
+    """A picture that was brought to a size that the model takes (`VisionSpec.fitted`).
+
+    Attributes:
+        height, width: in pixels.
+        pixels: red, green and blue of each pixel, 0 to 255, row by row: ``3 * height * width`` bytes.
+        digest: of the size and the pixels; equal pictures have equal ones.
+    """
+
+    height: int
+    width: int
+    pixels: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, height: int, width: int, pixels: bytes) -> Image:
+        """A picture with its digest.
+
+        Raises:
+            ValueError: there are not 3 bytes for each pixel.
+        """
+        if len(pixels) != 3 * height * width:
+            raise ValueError(f"{width} x {height} pixels have {3 * height * width} bytes, not {len(pixels)}")
+        digest = hashlib.sha256(f"{height} {width} ".encode() + pixels).digest()
+        return cls(height, width, pixels, digest)
+
+
+class PlacedImage(msgspec.Struct, frozen=True):
+    """A picture and the tokens of the prompt in whose place its embeddings stand.
+
+    Attributes:
+        image: the picture.
+        first_token: the first of these tokens in the prompt.
+        num_tokens: how many there are, one after the other.
+    """
+
+    image: Image
+    first_token: int
+    num_tokens: int
