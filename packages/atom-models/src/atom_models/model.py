@@ -91,7 +91,7 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
 
 
 def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """A line for each field of the config that is set and unknown here, and one for what a model takes and does not see.
+    """A line for each field of the config that is set and unknown here, and one for what it takes and does not see.
 
     Layers of transformers know all of their fields, and are of text models alone.
     """

@@ -4,4 +4,13 @@ from atom_kernels.rotary.contract import RotaryProblem, apply_rotary, axes_of_fr
 from atom_kernels.rotary.ops import OP, OPS
 from atom_kernels.rotary.tables import RopeConfig, rope_cos_sin, rope_frequencies
 
-__all__ = ["OP", "OPS", "RopeConfig", "RotaryProblem", "apply_rotary", "axes_of_frequencies", "rope_cos_sin", "rope_frequencies"]
+__all__ = [
+    "OP",
+    "OPS",
+    "RopeConfig",
+    "RotaryProblem",
+    "apply_rotary",
+    "axes_of_frequencies",
+    "rope_cos_sin",
+    "rope_frequencies",
+]

@@ -179,6 +179,12 @@ _ARCHITECTURES = {
     ),
     "ModernBertModel": Architecture("encoders.modernbert", _MODERNBERTS, (ENCODER, SLIDING_WINDOW)),
     "NemotronForCausalLM": Architecture("nemotron", "Nemotron-4, Minitron", (UNGATED_MLP, LAYER_NORM)),
+    "Qwen2_5_VLForConditionalGeneration": Architecture(
+        "qwen2_5_vl",
+        "Qwen2.5-VL-3B, 7B, 32B, 72B",
+        (QKV_BIAS, SLIDING_WINDOW, IMAGES),
+        pictures=_QWEN2_PICTURES,
+    ),
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
     "Qwen3_5ForCausalLM": Architecture("qwen3_5", "Qwen3.5 dense, saved as text models", _QWEN_HYBRID),
     "Qwen3_5ForConditionalGeneration": Architecture(

@@ -68,11 +68,28 @@ class PictureBatch:
         lengths = torch.tensor(self.lengths, device=self.device)
         return sizes.repeat_interleave(lengths, output_size=sum(self.lengths))
 
+    def windows(self, side: int) -> tuple[torch.Tensor, list[int]]:
+        """The pictures' tokens window by window, row by row of each; windows have `side` rows and columns of tokens.
+
+        Returns:
+            int64 ``[tokens]``: the token that stands at each place, and the patches of each window.
+        """
+        orders, lengths, first = [], list[int](), 0
+        for rows, columns in self.grids:
+            down, across = (torch.arange(count // self.merge_size) // side for count in (rows, columns))
+            window = (down.unsqueeze(1) * (int(across[-1]) + 1) + across).flatten()
+            orders.append(first + window.argsort(stable=True))
+            lengths += (window.bincount() * self.merge_size**2).tolist()
+            first += len(window)
+        return torch.cat(orders).to(self.device), lengths
+
+    def by_tokens(self, x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        """Rows of patches ``[T, n]``, token by token in another order."""
+        return x.view(len(order), -1)[order].view(x.shape)
+
     def _in_squares(self, rows: int, columns: int) -> torch.Tensor:
         side = self.merge_size
-        places = torch.cartesian_prod(
-            torch.arange(rows, device=self.device), torch.arange(columns, device=self.device)
-        )
+        places = torch.cartesian_prod(torch.arange(rows, device=self.device), torch.arange(columns, device=self.device))
         squares = places.view(rows // side, side, columns // side, side, 2)
         return squares.transpose(1, 2).reshape(-1, 2)
 

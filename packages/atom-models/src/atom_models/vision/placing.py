@@ -9,8 +9,8 @@ from torch import nn
 
 from atom_models.paged_run import SequenceStep
 from atom_models.vision.positions import threefold_positions, widened
-from atom_models.vision.sees import Sees
 from atom_models.vision.seen import SeenRows
+from atom_models.vision.sees import Sees
 
 
 def place_pictures(

@@ -25,7 +25,7 @@ def threefold_positions(
         pictures: (first token, height, width in pixels) of each, in the order of the prompt.
 
     Returns:
-        int64 ``[3, tokens]``, and the delta: a token behind the prompt, at index i, has position i + delta in all three.
+        int64 ``[3, tokens]``, and the delta: a token behind the prompt, at index i, has three times position i + delta.
     """
     positions = np.empty((3, len(token_ids)), dtype=np.int64)
     place = position = 0

@@ -89,7 +89,9 @@ def _check_processor(processor: Mapping[str, Any], config: Mapping[str, Any]) ->
     """Refuses a processor that does not do as ours, or that is another tower's."""
     for name, value in _ALWAYS.items():
         if processor.get(name, value) not in (value, None):
-            raise CheckpointError(f"{_FILE}: {name} is {processor[name]!r}, which is not implemented; it can be {value}")
+            raise CheckpointError(
+                f"{_FILE}: {name} is {processor[name]!r}, which is not implemented; it can be {value}"
+            )
     factor = processor.get("rescale_factor")
     if factor is not None and not math.isclose(_number(factor, "rescale_factor"), 1 / 255, rel_tol=1e-6):
         raise CheckpointError(f"{_FILE}: rescale_factor is {factor!r}, which is not implemented; it can be 1 / 255")
@@ -112,18 +114,14 @@ def _pixels(processor: Mapping[str, Any], least: int, most: int) -> tuple[int, i
         (size, {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}),
         (processor, {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}),
     ):
-        found |= {
-            own: _whole(source, name, _FILE) for name, own in names.items() if source.get(name) is not None
-        }
+        found |= {own: _whole(source, name, _FILE) for name, own in names.items() if source.get(name) is not None}
     least, most = found.values()
     if least > most:
         raise CheckpointError(f"{_FILE}: pictures have at least {least} and at most {most} pixels")
     return least, most
 
 
-def _colors(
-    processor: Mapping[str, Any], name: str, default: tuple[float, float, float]
-) -> tuple[float, float, float]:
+def _colors(processor: Mapping[str, Any], name: str, default: tuple[float, float, float]) -> tuple[float, float, float]:
     given = processor.get(name)
     if given is None:
         return default

@@ -95,5 +95,10 @@ class Sees(DecoderForCausalLM):
             positions: int64 ``[T]``, or ``[3, T]`` in time, height and width; see `threefold_positions`.
             seen: what the tower gave for rows of pictures.
         """
-        turned = positions if positions.dim() == 1 else self.rotary.at(positions, self._axes)
-        return self.model(input_ids, turned, inputs_embeds, seen)
+        if positions.dim() == 1:
+            return self.model(input_ids, positions, inputs_embeds, seen)
+        if self._axes is None:
+            raise ValueError(
+                "positions are [3, T], and tokens of this model have one each: it was built without pictures"
+            )
+        return self.model(input_ids, self.rotary.at(positions, self._axes), inputs_embeds, seen)

@@ -38,8 +38,8 @@ class VisionConfig:
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_heads or self.head_size % 4:
             raise ValueError(
-                f"vision_config: hidden_size is {self.hidden_size} and num_heads {self.num_heads}; heads need a multiple "
-                "of 4 elements each, half of which turn by the row and half by the column"
+                f"vision_config: hidden_size is {self.hidden_size} and num_heads {self.num_heads}; each head needs a "
+                "multiple of 4 elements: half of them turn by the row and half by the column"
             )
 
     @property

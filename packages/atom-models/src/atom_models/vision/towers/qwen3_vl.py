@@ -1,8 +1,8 @@
 """The tower of Qwen3-VL and of Qwen3.5: Bai et al. 2025, https://arxiv.org/abs/2511.21631.
 
-A transformer over patches that has learned positions, resampled to each picture, beside a rotation by row and column. Four
-patches become one token. DeepStack (Meng et al. 2024, https://arxiv.org/abs/2406.04334): tokens that are made behind
-some of its layers are added behind the first layers of the language model.
+A transformer over patches that has learned positions, stretched over each picture, beside a rotation by row and column.
+Four patches become one token. DeepStack (Meng et al. 2024, https://arxiv.org/abs/2406.04334): tokens that are made
+behind some of its layers are added behind the first layers of the language model.
 """
 
 from __future__ import annotations
