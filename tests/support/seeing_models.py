@@ -48,6 +48,7 @@ _VISION: dict[str, Any] = {
 def make_seeing(folder: str | Path) -> Path:
     """Writes a float32 checkpoint of a Qwen3-VL that takes pictures of 64 to 4096 pixels, and returns its folder."""
     import transformers
+
     from tiny_architectures import redraw
 
     folder = Path(folder)
