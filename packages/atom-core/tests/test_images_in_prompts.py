@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from atom_core.config import ConfigError, EngineArgs
+from atom_core.config.images import room_for_images
+from atom_core.engine.inputs import placed_images
+from atom_core.engine.inputs.fitted_images import as_image
+from atom_core.engine.inputs.given_prompts import GivenPrompt
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.validation import RequestLimits
 from atom_core.errors import InvalidRequestError
-from atom_core.images import placing, settings
-from atom_core.images.fitting import as_image
-from atom_core.images.given_prompts import GivenPrompt
 from atom_core.messages import Image, PlacedImage, SamplingParams
 from atom_models.vision.spec import VisionSpec
 from seeing_models import END, IMAGE, START, UNIT, around, picture
@@ -61,7 +62,7 @@ def test_text_alone_is_what_it_was():
         ([5, 6], [FIRST], "has 0 image tokens"),
         ([5, IMAGE], [FIRST], "ends with a picture; at least one token must follow"),
         ([5, IMAGE, 6], ["a file"], r"images\[0\] is a str; it must be an Image"),
-        ([5, IMAGE, 6], [Image.of(8, 12, bytes(288))], r"images\[0\] has 12 x 8 pixels; both sides must be multiples of 8"),
+        ([5, IMAGE, 6], [Image.of(8, 12, bytes(288))], "has 12 x 8 pixels; both sides must be multiples of 8: bring"),
         ([5, IMAGE, 6], [picture(1, 9, 8)], r"has 64 x 72 pixels; it must be 64 to 4096 of them: bring it to the size"),
         ([5, IMAGE, 6], [msgspec.structs.replace(FIRST, pixels=b"12")], "has 48 x 32 pixels and 2 bytes; there are 3"),
         ([5, *[IMAGE] * 5, 6], [FIRST] * 5, "prompt has 122 tokens; this model's context is 100"),
@@ -85,7 +86,7 @@ def test_a_prompt_has_256_pictures_at_most(monkeypatch):
         many = InputProcessor(limits, eos_token_ids=[2])
         assert len(many.check_prompts([[IMAGE] * 256 + [5]], images=[[small] * 256]).images[0]) == 256
         assert refusal([IMAGE] * 257 + [5], [small] * 257, many) == "the prompt has 257 pictures; send at most 256"
-    assert placing.MAX_IMAGES == 256
+    assert placed_images.MAX_IMAGES == 256
 
 
 def test_arrays_and_pictures_of_pillow_become_pictures_of_a_size_that_the_model_takes():
@@ -143,28 +144,28 @@ class Checkpoint:
     ],
 )
 def test_settings_that_do_not_go_with_pictures_are_refused(given, words, monkeypatch):
-    monkeypatch.setattr(settings, "vision_spec", lambda checkpoint: SPEC)
+    monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: SPEC)
     with pytest.raises(ConfigError, match=words):
-        settings.resolve_images(EngineArgs(**given), Checkpoint(), [])
-    assert settings.resolve_images(EngineArgs(**given, language_model_only=True), Checkpoint(), []) is None
+        room_for_images.resolve_images(EngineArgs(**given), Checkpoint(), [])
+    assert room_for_images.resolve_images(EngineArgs(**given, language_model_only=True), Checkpoint(), []) is None
 
 
 def test_a_step_has_room_for_the_largest_picture_which_is_made_as_small_as_that(monkeypatch):
-    monkeypatch.setattr(settings, "vision_spec", lambda checkpoint: SPEC)
+    monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: SPEC)
 
     def resolved(budget=512, **given):
         args, choices = EngineArgs(**given), []
-        images = settings.resolve_images(args, Checkpoint(), choices)
-        return images.spec.max_pixels, settings.image_token_budget(args, images, budget), len(choices)
+        images = room_for_images.resolve_images(args, Checkpoint(), choices)
+        return images.spec.max_pixels, room_for_images.image_token_budget(args, images, budget), len(choices)
 
     assert resolved() == (4096, 512, 0)
     assert resolved(budget=10) == (4096, 64, 0)
     assert resolved(max_num_image_tokens=100) == (4096, 100, 0)
     assert resolved(max_num_image_tokens=20) == (20 * 64, 20, 1)
     large = dataclasses.replace(SPEC, min_pixels=640)
-    monkeypatch.setattr(settings, "vision_spec", lambda checkpoint: large)
+    monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: large)
     with pytest.raises(ConfigError, match="max_num_image_tokens is 9, and the smallest picture has 10"):
         resolved(max_num_image_tokens=9)
-    monkeypatch.setattr(settings, "vision_spec", lambda checkpoint: None)
+    monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: None)
     with pytest.raises(ConfigError, match="max_num_image_tokens is 9, and TinyVL reads text alone here"):
         resolved(max_num_image_tokens=9)

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import torch
 
-from atom_core.images.at_worker import without_pixels
 from atom_core.messages import EngineRequest, NewRequest, PlacedImage, SamplingParams, ScheduledRequest, SchedulerOutput
+from atom_core.scheduler.images_at_worker import without_pixels
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.steps.batch import StepRows
 from atom_core.worker.steps.moved_positions import MovedPositions
@@ -158,7 +158,7 @@ def test_a_step_sees_the_tokens_of_pictures_that_it_computes():
     assert sight.seen.rows.tolist() == [7, 8, 9, 10, 11]
     assert sight.seen.features[:, 1].tolist() == [0, 1, 2, 3, 4]
     # Two rows of four tokens, behind three of another request and four of text.
-    assert (sight.offsets + [0, 1, 2, *range(9)]).tolist() == [
+    assert np.add(sight.offsets, [0, 1, 2, *range(9)]).tolist() == [
         [0, 1, 2, 0, 1, 2, 3, 4, 4, 4, 4, 4],
         [0, 1, 2, 0, 1, 2, 3, 4, 4, 4, 4, 5],
         [0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 4],

@@ -11,9 +11,9 @@ import pytest
 from atom_core import SamplingParams
 from atom_core.config import CompileConfig, EngineArgs
 from atom_core.engine.engine_core import EngineCore
+from atom_core.engine.inputs.placed_images import place_images
 from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
-from atom_core.images.placing import place_images
 from atom_core.messages import EngineRequest
 from atom_core.worker.graphs.piece_graphs import PieceGraphs
 from atom_core.worker.graphs.step_graphs import StepGraphs
