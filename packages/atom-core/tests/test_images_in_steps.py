@@ -8,6 +8,8 @@ import torch
 
 from atom_core.messages import EngineRequest, NewRequest, PlacedImage, SamplingParams, ScheduledRequest, SchedulerOutput
 from atom_core.scheduler.images_at_worker import without_pixels
+from atom_core.scheduler.request import RequestStatus
+from atom_core.scheduler.step_plan import StepPlan
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.steps.batch import StepRows
 from atom_core.worker.steps.moved_positions import MovedPositions
@@ -224,3 +226,18 @@ def test_captured_decodes_read_how_far_their_requests_were_moved():
     assert moved.buffer.tolist()[:6] == [-4, -4, -7, 0, 0, 0]
     moved.fill(rows, GraphShape(3, 6), None, nothing)
     assert not moved.buffer.any()
+
+
+def test_a_request_that_leaves_a_step_leaves_its_room_for_pictures():
+    engine = make_engine()
+    engine.add(request("a", A))
+    [waiting] = engine.scheduler._book.by_id.values()
+    plan = StepPlan(0, 32, engine.scheduler._ends, ran_ahead=False, keeps_samples=True, image_budget=8)
+    plan.add(waiting, 6)
+    assert (plan.budget, plan.image_budget) == (26, 0)
+    plan.discard(waiting)
+    assert (plan.budget, plan.image_budget) == (32, 8)
+    waiting.num_seen_tokens = 12
+    assert not waiting.images_to_encode(16)
+    waiting.leave(RequestStatus.WAITING)
+    assert waiting.images_to_encode(16) == waiting.images
