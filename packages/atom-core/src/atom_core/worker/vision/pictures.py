@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -24,11 +23,11 @@ class Pictures:
     Args:
         encode: the tower.
         spec: what the model sees.
-        cache_bytes: of features that are kept beside what running requests need.
+        cache_bytes: the bound of features that are kept beside what running requests need.
         device: where the model is.
 
     Attributes:
-        features: of pictures, by their digests.
+        features: what the tower made of pictures, by their digests.
     """
 
     def __init__(self, encode: Encode, spec: VisionSpec, *, cache_bytes: int, device: torch.device) -> None:
@@ -80,10 +79,8 @@ class Pictures:
 
     def _see(self, shown: list[tuple[int, PlacedImage, int, int]]) -> SeenRows:
         """The rows of parts of pictures, each of which is encoded whole."""
-        wanted: dict[bytes, Callable[[], torch.Tensor]] = {
-            placed.image.digest: partial(self._on_device, placed.image.digest) for _, placed, _, _ in shown
-        }
-        features = self.features.take(wanted)
+        wanted = dict.fromkeys(placed.image.digest for _, placed, _, _ in shown)
+        features = self.features.take(list(wanted), self._on_device)
         parts = [features[placed.image.digest][begin:end] for _, placed, begin, end in shown]
         rows = np.concatenate([np.arange(first, first + end - begin) for first, _, begin, end in shown])
         self.features.evict({placed.image.digest for prompt in self._prompts.values() for placed in prompt.begun})
