@@ -79,6 +79,10 @@ _MROPE = _DELTA_NETS["rope_parameters"] | {"mrope_interleaved": True, "mrope_sec
 _QWEN3_5 = _DELTA_NETS | {"rope_parameters": _MROPE}
 
 
+def _mrope(*section: int, **more: Any) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": list(section)} | more
+
+
 def _yarn(factor: float, original: int, **more: Any) -> dict[str, Any]:
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": factor, "original_max_position_embeddings": original}
     return yarn | {"beta_fast": 32.0, "beta_slow": 1.0} | more
@@ -367,6 +371,26 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3_5_moe-text": Family(
         "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 25, _QWEN3_5 | _GATED_EXPERTS, has_prediction_layer=True
+    ),
+    "qwen2_5_vl": Family("Qwen2_5_VLForConditionalGeneration", "qwen2", 31, {"rope_parameters": _mrope(4, 2, 2)}),
+    "qwen3_vl": Family(
+        "Qwen3VLForConditionalGeneration",
+        "qwen3",
+        32,
+        {"head_dim": 32, "rope_parameters": _mrope(6, 5, 5, mrope_interleaved=True)},
+    ),
+    "qwen3_vl_moe": Family(
+        "Qwen3VLMoeForConditionalGeneration",
+        "qwen3_moe",
+        33,
+        {
+            "head_dim": 16,
+            "moe_intermediate_size": 24,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "rope_parameters": _mrope(4, 2, 2, mrope_interleaved=True),
+        },
     ),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }

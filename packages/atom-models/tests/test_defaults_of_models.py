@@ -19,6 +19,7 @@ MODULES = (
     "loaded_model",
     "quantization.*",
     "requirements.*",
+    "vision.*",
     "weights.*",
 )
 # A new default is written here too: who changes one changes what callers get that never mention it.
@@ -170,6 +171,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_act": "silu",
         "expert_bias": False,
         "fused_transposed": False,
+        "fused_in_turns": False,
         "swiglu_alpha": 1.702,
         "swiglu_limit": 7.0,
         "name": "mlp",

@@ -36,7 +36,7 @@ ROUNDED = {
     "kimi-k2.5": 1.03e12,
     "kimi-linear-48b-a3b": 49e9,
     "qwen3-next-80b-a3b": 80e9,
-    "qwen3.5-27b": 27e9,
+    "qwen3.5-27b": 27.36e9,
     "qwen3.5-397b-a17b": 397e9,
 }
 ACTIVE = {
