@@ -110,6 +110,18 @@ _TOWERS = {
 }
 
 
+def preprocessor_config(config: dict[str, Any]) -> dict[str, Any] | None:
+    """`preprocessor_config.json` beside a `config.json` as published, for pictures of 1 to 100 tokens."""
+    if config["model_type"] not in _TOWERS:
+        return None
+    sizes = {"patch_size": _TOWER["patch_size"], "merge_size": 2, "temporal_patch_size": 2}
+    if config["model_type"] == "qwen2_5_vl":
+        clip = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+        return sizes | clip | {"min_pixels": 64, "max_pixels": 6400}
+    halves = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+    return sizes | halves | {"size": {"shortest_edge": 64, "longest_edge": 6400}}
+
+
 def _prefix_of(kind: str) -> str:
     return "visual" if kind == "qwen2_5_vl" else "model.visual"
 
@@ -121,6 +133,10 @@ def _tower_weights(kind: str, config: dict[str, Any]) -> dict[str, torch.Tensor]
     with torch.random.fork_rng():
         torch.manual_seed(len(kind))
         tower = transformers.AutoModel.from_config(vision, dtype=torch.float32)
+        for name, parameter in tower.named_parameters():
+            # Large enough that what is seen changes what is said.
+            drawn = torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 0.1)
+            parameter.data.copy_(1 + drawn if name.endswith("weight") and parameter.dim() == 1 else drawn)
     return {name: tensor.contiguous() for name, tensor in tower.state_dict().items()}
 
 

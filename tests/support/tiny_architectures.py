@@ -16,7 +16,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from published_spelling import as_published, declare_prediction_layers, prediction_layer, with_images
+from published_spelling import (
+    as_published,
+    declare_prediction_layers,
+    prediction_layer,
+    preprocessor_config,
+    with_images,
+)
 from tiny_models import write_tokenizer
 
 SIZES = {
@@ -429,6 +435,8 @@ def make_tiny(
         published, weights = with_images(published, weights, recipe.architecture)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(published, indent=1))
+    if (pictures := preprocessor_config(published)) is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(pictures))
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     (folder / "generation_config.json").write_text(json.dumps(tokens))
     write_tokenizer(folder, config.vocab_size, config.max_position_embeddings)

@@ -130,7 +130,7 @@ def mixer_layers(model: nn.Module) -> dict[str, Mixer]:
 
 
 def num_idle_weights(model: nn.Module) -> int:
-    """The number of this rank's weights that a token does not use: of experts that it does not choose, and a tower's."""
+    """The number of a rank's weights that a token does not use: of experts that it does not choose, and a tower's."""
     return sum(weights.num_idle for layer in loadable(model) for weights in layer.weights()) + num_tower_weights(model)
 
 
