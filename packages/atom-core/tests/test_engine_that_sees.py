@@ -108,6 +108,11 @@ def test_a_batch_a_warm_cache_and_samples_change_no_token(
     assert [output["token_ids"] for output in three] == expected[:1] * 3
     assert sum(encoded) == len(PICTURES)
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
+    for level in (1, 2):
+        engine.sleep(level)
+        engine.wake_up()
+        assert tokens_of(engine, GIVEN[:2]) == expected[:2]
+    assert sum(encoded) == len(PICTURES) + 2 * len({FIRST.digest, SECOND.digest, picture(4).digest})
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 256 << 20])
