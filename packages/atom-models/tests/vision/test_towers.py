@@ -41,7 +41,7 @@ def changed(folder: Path, target: Path, file: str = "config.json", **fields: Any
 def test_a_model_says_what_it_sees(tiny_family: TinyFamily):
     checkpoint = open_checkpoint(tiny_family("qwen3_vl"))
     halves = (0.5, 0.5, 0.5)
-    assert vision_spec(checkpoint) == VisionSpec(381, 382, 383, 4, 2, 64, 6400, halves, halves)
+    assert vision_spec(checkpoint) == VisionSpec(0, 382, 383, 4, 2, 64, 6400, halves, halves)
     assert built(checkpoint.path).vision_spec == vision_spec(checkpoint)
     assert vision_spec(open_checkpoint(tiny_family("qwen3"))) is None
 
