@@ -15,6 +15,7 @@ from atom_core.scheduler.config import SchedulerConfig
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
+from atom_models.vision.spec import VisionSpec
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
 Warmup = Literal["none", "background", "full"]
@@ -172,6 +173,21 @@ class ProfilerConfig:
 
 
 @dataclass(frozen=True)
+class ImagesConfig:
+    """What the model sees.
+
+    Attributes:
+        spec: which pictures it takes.
+        most_tokens: tokens of the largest that fits a prompt.
+        cache_bytes: memory on each device for what was made of pictures, beside what running requests need.
+    """
+
+    spec: VisionSpec
+    most_tokens: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
 class LoRAConfig:
     """How many low-rank adapters may be loaded at a time, and their largest rank."""
 
@@ -183,7 +199,7 @@ class LoRAConfig:
 class EngineConfig:
     """Everything an engine runs on. `choices` has a line for each value that was chosen for the user.
 
-    `lora` is None where linears take no adapters.
+    `lora` is None where linears take no adapters, and `images` where the model reads text alone.
     """
 
     model: ModelConfig
@@ -196,6 +212,7 @@ class EngineConfig:
     structured_output: StructuredOutputConfig = field(default_factory=StructuredOutputConfig)
     speculation: SpeculationConfig | None = None
     lora: LoRAConfig | None = None
+    images: ImagesConfig | None = None
     choices: tuple[str, ...] = ()
 
     @property

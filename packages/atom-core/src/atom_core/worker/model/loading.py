@@ -34,6 +34,7 @@ from atom_models.layers.mixture.balance import place_with_copies
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import construct_model, stored_quantization
+from atom_models.vision.tower import VisionTower
 
 
 def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> EngineModel:
@@ -53,6 +54,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         place_experts=place_with_copies(config.parallel.num_redundant_experts),
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
         takes_adapters=config.lora is not None,
+        language_model_only=config.images is None,
     )
     speculation = config.speculation
     draft: EngineDraft | None = None
@@ -70,6 +72,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
     model.eval()
     compute_logits: Any = model.compute_logits
     stage = context.stage
+    tower: VisionTower | None = getattr(model, "vision", None)
     return EngineModel(
         compile_model(model, config, ranks.rank),
         compute_logits,
@@ -86,6 +89,8 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         balancer=_balancer(config, model, context),
         classify=getattr(model, "classify", None),
         adapters=_adapters(config, model, context),
+        encode=None if tower is None else tower.encode,
+        run_as_written=model if config.images is not None and config.compile.level else None,
     )
 
 

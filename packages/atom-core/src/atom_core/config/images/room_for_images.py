@@ -1,0 +1,66 @@
+"""`resolve_images`: what an engine sees, and how much of it in one step."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from atom_core.config.options import ConfigError
+from atom_core.config.sections import ImagesConfig
+from atom_models.vision.reading import vision_spec
+
+if TYPE_CHECKING:
+    from atom_core.config.engine_args import EngineArgs
+    from atom_models import Checkpoint
+    from atom_models.vision.spec import VisionSpec
+
+
+def resolve_images(
+    args: EngineArgs, checkpoint: Checkpoint, max_model_len: int, choices: list[str]
+) -> ImagesConfig | None:
+    """What is known of pictures; None where the engine reads text alone.
+
+    Pictures are encoded whole: where a step has no room for the largest that the model was made for, they are made
+    smaller.
+
+    Args:
+        max_model_len: tokens of the longest prompt, which no picture has more of.
+
+    Raises:
+        ConfigError: a setting is about pictures, and there are none, or it leaves no room for the smallest.
+    """
+    # Layers of transformers are those of the language model.
+    reads_text = args.language_model_only or args.model_impl == "transformers"
+    spec = None if reads_text else vision_spec(checkpoint)
+    if spec is None:
+        if args.max_num_image_tokens is not None:
+            raise ConfigError(
+                f"max_num_image_tokens is {args.max_num_image_tokens}, and {checkpoint.architecture} reads text alone "
+                "here: leave it out"
+            )
+        return None
+    if args.max_num_image_tokens is not None:
+        spec = _within(spec, args.max_num_image_tokens, choices)
+    most_tokens = min(spec.max_pixels // spec.unit**2, max_model_len)
+    return ImagesConfig(spec, most_tokens, args.image_cache_memory)
+
+
+def image_token_budget(args: EngineArgs, images: ImagesConfig | None, max_num_batched_tokens: int) -> int:
+    """Tokens of the pictures that one step encodes: those of the largest at least; 0 where there are none."""
+    if images is None:
+        return 0
+    return args.max_num_image_tokens or max(images.most_tokens, max_num_batched_tokens)
+
+
+def _within(spec: VisionSpec, most_tokens: int, choices: list[str]) -> VisionSpec:
+    """What is seen where no picture has more tokens than that."""
+    most_pixels = most_tokens * spec.unit**2
+    if most_pixels < spec.min_pixels:
+        raise ConfigError(
+            f"max_num_image_tokens is {most_tokens}, and the smallest picture has "
+            f"{-(-spec.min_pixels // spec.unit**2)}: give at least as many, or language_model_only"
+        )
+    if most_pixels >= spec.max_pixels:
+        return spec
+    choices.append(f"max_pixels = {most_pixels}: pictures are made small enough for {most_tokens} tokens of a step")
+    return dataclasses.replace(spec, max_pixels=most_pixels)

@@ -1,0 +1,61 @@
+"""Pictures of prompts."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Image(msgspec.Struct, frozen=True):
+    """A picture that was brought to a size that the model takes (`VisionSpec.fitted`).
+
+    Attributes:
+        height, width: in pixels.
+        pixels: red, green and blue of each pixel, 0 to 255, row by row: ``3 * height * width`` bytes.
+        digest: a hash of the size and the pixels; equal pictures have equal ones.
+    """
+
+    height: int
+    width: int
+    pixels: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, height: int, width: int, pixels: bytes) -> Image:
+        """A picture with its digest.
+
+        Raises:
+            ValueError: there are not 3 bytes for each pixel.
+        """
+        if len(pixels) != 3 * height * width:
+            raise ValueError(f"{width} x {height} pixels have {3 * height * width} bytes, not {len(pixels)}")
+        digest = hashlib.sha256(f"{height} {width} ".encode() + pixels).digest()
+        return cls(height, width, pixels, digest)
+
+
+class PlacedImage(msgspec.Struct, frozen=True):
+    """A picture and the tokens of the prompt in whose place its embeddings stand.
+
+    Attributes:
+        image: the picture.
+        first_token: the first of these tokens in the prompt.
+        num_tokens: how many there are, one after the other.
+    """
+
+    image: Image
+    first_token: int
+    num_tokens: int
+
+    @property
+    def end(self) -> int:
+        """The first token of the prompt behind it."""
+        return self.first_token + self.num_tokens
+
+
+def images_within(images: Sequence[PlacedImage], first: int, end: int) -> Sequence[PlacedImage]:
+    """Those of a prompt's pictures, which are in order, that have one of the tokens ``first`` to ``end - 1``."""
+    begin = bisect_right(images, first, key=lambda placed: placed.end)
+    return images[begin : bisect_left(images, end, lo=begin, key=lambda placed: placed.first_token)]
