@@ -46,6 +46,23 @@ def test_a_model_says_what_it_sees(tiny_family: TinyFamily):
     assert vision_spec(open_checkpoint(tiny_family("qwen3"))) is None
 
 
+def test_the_text_part_of_a_config_may_be_nested_or_not(
+    tiny_family: TinyFamily, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Qwen2.5-VL's is published beside the tower's, and nested by recent releases of transformers."""
+    folder = tiny_family("qwen2_5_vl")
+    flat = json.loads((folder / "config.json").read_text())
+    outside = ("architectures", "model_type", "vision_config", "image_token_id", "tie_word_embeddings")
+    outer = {name: value for name, value in flat.items() if name in outside or name.startswith("vision_")}
+    nested = outer | {"text_config": {name: value for name, value in flat.items() if name not in outer}}
+    shutil.copy(folder / "preprocessor_config.json", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(nested))
+    models = [built(folder), built(tmp_path)]
+    assert models[0].config == models[1].config
+    assert models[0].vision_spec == models[1].vision_spec
+    assert [one.message for one in caplog.records if one.name.startswith("atom_models")] == []
+
+
 def test_without_a_file_of_the_processor_a_family_has_its_own_sizes(tiny_family: TinyFamily, tmp_path: Path):
     folder = changed(tiny_family("qwen2_5_vl"), tmp_path)
     (folder / "preprocessor_config.json").unlink()
@@ -111,7 +128,7 @@ def test_so_is_one_that_does_not_fit_the_model(fields, message, tiny_family: Tin
 def test_a_language_model_alone_has_no_tower_and_says_so(tiny_family: TinyFamily, caplog: pytest.LogCaptureFixture):
     folder = tiny_family("qwen3_vl")
     assert built(folder).vision is not None
-    assert not caplog.records
+    assert [one.message for one in caplog.records if one.name.startswith("atom_models")] == []
     alone = built(folder, language_model_only=True)
     assert alone.vision is None
     assert alone.vision_spec is None
