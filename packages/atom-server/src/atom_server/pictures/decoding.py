@@ -1,0 +1,96 @@
+"""From the file of a picture to red, green and blue of the size that a model takes, by Pillow.
+
+Only the process with limits runs this.
+"""
+
+from __future__ import annotations
+
+import binascii
+import io
+import warnings
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from atom_server.pictures.data_url import PictureError
+from atom_server.pictures.messages import Answer, Question
+
+# In the order in which they are tried. Cameras put several pictures into one file of JPEG ("MPO"): the first counts.
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+_MAY_MOVE = frozenset(("PNG", "WEBP", "GIF"))
+
+
+def prepare() -> None:
+    """Load what is needed to decode, and leave limits to us."""
+    Image.MAX_IMAGE_PIXELS = None
+    Image.preinit()
+    warnings.simplefilter("ignore")
+    picture = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(picture, "PNG")
+    Image.open(picture, formats=_FORMATS).resize((4, 4), Image.Resampling.BICUBIC).tobytes()
+
+
+def decode(question: Question) -> Answer:
+    """The picture, turned as its file says, over white, in the size that the model takes.
+
+    Raises:
+        PictureError: it cannot be taken.
+    """
+    try:
+        with _opened(_file_of(question)) as picture:
+            _check(picture, question.num_pixels)
+            picture.load()
+            ImageOps.exif_transpose(picture, in_place=True)
+            colors = _in_colors(picture)
+    except (PictureError, MemoryError):
+        raise
+    except Exception as error:  # Pillow raises of many kinds
+        raise PictureError(f"it is cut short or broken: {_short(error)}") from None
+    try:
+        height, width = question.spec.fitted(colors.height, colors.width)
+    except ValueError as error:
+        raise PictureError(str(error)) from None
+    return Answer(height, width, colors.resize((width, height), Image.Resampling.BICUBIC).tobytes())
+
+
+def _file_of(question: Question) -> io.BytesIO:
+    try:
+        data = binascii.a2b_base64(question.base64)
+    except binascii.Error as error:
+        raise PictureError(f"its data is no base64: {_short(error)}") from None
+    if len(data) > question.num_bytes:
+        raise PictureError(f"its file has {len(data)} bytes; at most {question.num_bytes} are read: make it smaller")
+    return io.BytesIO(data)
+
+
+def _opened(file: io.BytesIO) -> Image.Image:
+    try:
+        return Image.open(file, formats=_FORMATS)
+    except UnidentifiedImageError:
+        raise PictureError("its data is no picture of PNG, JPEG, WEBP or GIF") from None
+
+
+def _check(picture: Image.Image, num_pixels: int) -> None:
+    """By its head alone: nothing has been decoded."""
+    width, height = picture.size
+    if width * height > num_pixels:
+        raise PictureError(f"it has {width} x {height} pixels; at most {num_pixels} are decoded: make it smaller")
+    if picture.format in _MAY_MOVE and getattr(picture, "is_animated", False):
+        raise PictureError("it is animated; send one picture of it")
+
+
+def _in_colors(picture: Image.Image) -> Image.Image:
+    """Red, green and blue; what is transparent lets white through."""
+    if picture.mode.startswith("I;16"):
+        picture = picture.convert("I")
+    if picture.mode == "I":  # 16 bits of grey
+        picture = picture.point(lambda value: value * (1 / 256)).convert("L")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGB", picture.size, "white")
+        white.paste(picture, mask=picture.getchannel("A"))
+        return white
+    return picture.convert("RGB")
+
+
+def _short(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:160]
