@@ -22,7 +22,6 @@ from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.response_template import ResponseTemplate
 from atom_server.pictures.decoder import PictureDecoder
-from atom_server.pictures.limits import PictureLimits
 from atom_server.prompts.call_history import HistoryStyle
 from atom_server.prompts.chat_template import ChatTemplate
 from atom_server.responses.store import ResponseStore
@@ -82,17 +81,9 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
         batch_share=share,
         batches=_batches(options, share, num_keys=len(keys)),
         traces=None if options.otlp_traces_endpoint is None else Traces.to(options.otlp_traces_endpoint, names[0]),
-        pictures=_pictures(engine, options),
+        pictures=PictureDecoder.of(engine.info, options),
         request_file=None if options.request_log is None else RequestFile(options.request_log),
     )
-
-
-def _pictures(engine: AsyncEngine, options: ServerOptions) -> PictureDecoder | None:
-    spec = engine.info.images
-    if spec is None:
-        return None
-    limits = PictureLimits(options.limit_images_per_prompt, options.max_image_bytes, options.max_image_pixels)
-    return PictureDecoder(spec, limits)
 
 
 def _batches(options: ServerOptions, share: BatchShare, *, num_keys: int) -> BatchWorker | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import mimetypes
 import re
+from pathlib import Path
 
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 # As some clients write them.
@@ -35,6 +38,19 @@ def data_of(url: str) -> str:
 def data_url(media_type: str, data: str) -> str:
     """The URL of a picture in base64."""
     return f"data:{media_type};base64,{data}"
+
+
+def url_of_file(path: Path) -> str:
+    """The ``data:`` URL of a file.
+
+    Raises:
+        PictureError: it is no picture, as its name says.
+        OSError: it cannot be read.
+    """
+    media_type, _ = mimetypes.guess_type(path.name)
+    if media_type not in MEDIA_TYPES:
+        raise PictureError(f"{path} is no picture by its name; allowed are {', '.join(MEDIA_TYPES)}")
+    return data_url(media_type, base64.b64encode(path.read_bytes()).decode())
 
 
 def _kind_of(url: str) -> str:

@@ -7,10 +7,12 @@ import importlib.util
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from atom_core.engine.info import EngineInfo
 from atom_core.limited_process import LimitedProcesses, TooMuchError, UnansweredError
 from atom_core.messages import Image
 from atom_core.models import VisionSpec
 from atom_server.errors import RETRY_AFTER, APIError
+from atom_server.options import ServerOptions
 from atom_server.pictures.data_url import PictureError, data_of
 from atom_server.pictures.limits import NUM_PROCESSES, PictureLimits
 from atom_server.pictures.messages import ANSWER, ENCODER, Question
@@ -32,6 +34,12 @@ class PictureDecoder:
         self._spec, self._limits = spec, limits
         self._has_pillow = importlib.util.find_spec("PIL") is not None
         self._threads = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="pictures")
+
+    @classmethod
+    def of(cls, info: EngineInfo, options: ServerOptions) -> PictureDecoder | None:
+        """The decoder for an engine; None where its model sees no pictures."""
+        limits = PictureLimits(options.limit_images_per_prompt, options.max_image_bytes, options.max_image_pixels)
+        return None if info.images is None else cls(info.images, limits)
 
     def check_count(self, count: int) -> None:
         """Raise APIError 400 for more pictures than a prompt may have, and 501 for any without Pillow."""
@@ -89,6 +97,12 @@ class PictureDecoder:
         if answer.error is not None:
             raise _refused(number, answer.error)
         return Image.of(answer.height, answer.width, answer.pixels)
+
+
+def no_pictures(model: str) -> APIError:
+    """What is wrong with pictures for a model that sees none."""
+    message = f"the model {model!r} sees no pictures: send text alone, or serve one that does"
+    return APIError(400, message, param="messages", code="no_pictures")
 
 
 def _numbered(urls: Sequence[str]) -> list[tuple[str, str]]:

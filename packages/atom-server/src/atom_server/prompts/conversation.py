@@ -12,6 +12,7 @@ from atom_core.messages import Image
 from atom_core.tokenization.text_threads import PIECE_CHARACTERS
 from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
+from atom_server.pictures.decoder import no_pictures
 from atom_server.prompts.texts import MAX_TOKENS, PromptTokens, encode_texts, most_characters, text_threads
 from atom_server.schemas.fields.content import Shown, text_of
 from atom_server.state import ServerState, server_state
@@ -73,8 +74,7 @@ async def encode_messages(
 def _check_pictures(state: ServerState, count: int) -> None:
     """Refuse pictures before anything is made of them."""
     if count and state.pictures is None:
-        message = f"the model {state.model_name!r} sees no pictures: send text alone, or serve one that does"
-        raise APIError(400, message, param="messages", code="no_pictures")
+        raise no_pictures(state.model_name)
     if state.pictures is not None:
         state.pictures.check_count(count)
 

@@ -156,6 +156,11 @@ class Shown(NamedTuple):
         return cls(taken, urls)
 
 
+def with_pictures(text: str, urls: Sequence[str]) -> Content:
+    """A text behind pictures; the text alone without any."""
+    return [*map(image_part, urls), {"type": "text", "text": text}] if urls else text
+
+
 def text_of(content: Content) -> str:
     """The text of a content, joined."""
     if isinstance(content, str):
