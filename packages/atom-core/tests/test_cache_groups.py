@@ -142,7 +142,7 @@ def test_a_prefix_is_as_long_as_every_group_can_serve():
     held = {block_id for ids in table.groups for block_id in ids}
     # Evict what the end of the text needs in the window's group.
     prefixes = cache._prefixes
-    victim = next(p.block_ids[1] for p in prefixes._by_hash.values() if p.token_ids == [16, 17])
+    victim = next(p.block_ids[1] for p in prefixes._by_hash.values() if p.covered.token_ids == [16, 17])
     assert victim not in held
     cache.pool._evict(victim)
     cache.release(table)

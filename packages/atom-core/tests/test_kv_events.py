@@ -100,7 +100,7 @@ def cached_in(cache):
             continue
         tokens, at = (), prefix
         while not isinstance(at, str):
-            tokens, at = (*at.token_ids[: cache.config.block_size], *tokens), at.parent
+            tokens, at = (*at.covered.token_ids[: cache.config.block_size], *tokens), at.parent
         for group, block_id in enumerate(prefix.block_ids):
             if block_id is not None:
                 found[group, number_of(prefix.hash)] = tokens

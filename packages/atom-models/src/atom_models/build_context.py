@@ -44,6 +44,7 @@ class BuildContext:
         place_experts: says which rank holds which experts of a mixture, where `groups` spreads whole ones.
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         takes_adapters: linears can take adapters; then no kernel runs one together with its neighbors.
+        language_model_only: what sees pictures is not built, and its weights are passed over.
     """
 
     platform: Platform = field(default_factory=detect_platform)
@@ -60,6 +61,7 @@ class BuildContext:
     place_experts: PlaceExperts = place_contiguously
     num_drafts: int = 0
     takes_adapters: bool = False
+    language_model_only: bool = False
 
     @property
     def collectives(self) -> Collectives:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from atom_models.checkpoint import Checkpoint, open_checkpoint
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import build_model, stored_quantization
 from atom_models.paged_run import PagedRun, SequenceStep
+from atom_models.vision.placing import place_pictures
 from atom_models.weights import load_weights
 
 
@@ -35,18 +36,26 @@ class LoadedModel:
     checkpoint: Checkpoint
     context: BuildContext
 
-    def logits(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    def logits(
+        self, sequences: Sequence[Sequence[int]], images: Sequence[Sequence[torch.Tensor]] | None = None
+    ) -> list[torch.Tensor]:
         """Float32 ``[len(tokens), vocabulary]`` for each sequence of token ids, all run as one ragged batch.
+
+        Args:
+            images: of each sequence the pictures, uint8 ``[height, width, 3]`` of sizes that
+                ``model.vision_spec.fitted`` gives. Each stands in the place of an image token, and has as many rows in
+                the result as the tower makes tokens of it.
 
         Raises:
             ValueError: no sequences, an empty one, one longer than the context, an id outside the vocabulary, or a
-                model without a head.
+                model without a head; pictures for a model that takes none, of a wrong shape, or another number of them
+                than of image tokens.
         """
         if not self.checkpoint.has_head:
             raise ValueError(
                 f"{self.checkpoint.path} gives no logits, {self.checkpoint.why_no_text}: use hidden_states()"
             )
-        return [self.logits_of(hidden_states) for hidden_states in self.hidden_states(sequences)]
+        return [self.logits_of(hidden_states) for hidden_states in self.hidden_states(sequences, images)]
 
     def logits_of(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Float32 ``[rows, vocabulary]`` of hidden states, which are ``[rows, hidden_size]``."""
@@ -55,17 +64,22 @@ class LoadedModel:
         with torch.inference_mode():
             return vocabulary.whole(compute(hidden_states))
 
-    def hidden_states(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """``[len(tokens), hidden_size]`` after the last norm, for each sequence of token ids; errors as of `logits`."""
-        self._check(sequences)
+    def hidden_states(
+        self, sequences: Sequence[Sequence[int]], images: Sequence[Sequence[torch.Tensor]] | None = None
+    ) -> list[torch.Tensor]:
+        """``[len(tokens), hidden_size]`` after the last norm, for each sequence of token ids; as `logits` otherwise."""
+        prompts = [SequenceStep(list(tokens), 0, ()) for tokens in sequences]
+        if images is not None:
+            prompts = place_pictures(self.model, sequences, images)
+        self._check([prompt.token_ids for prompt in prompts])
         # Attention takes sequences of one token first.
-        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].token_ids))
         block_size = self.context.block_size
         steps, num_blocks = [], 0
         for index in order:
-            needed = -(-len(sequences[index]) // block_size)
+            needed = -(-len(prompts[index].token_ids) // block_size)
             blocks = range(num_blocks, num_blocks + needed)
-            steps.append(SequenceStep(list(sequences[index]), 0, blocks, slot=len(steps)))
+            steps.append(replace(prompts[index], block_ids=blocks, slot=len(steps)))
             num_blocks += needed
         run = PagedRun(self.model, num_blocks, self.context.device, num_slots=len(steps))
         rows = dict(zip(order, run.step(steps), strict=True))

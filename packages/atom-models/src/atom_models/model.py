@@ -18,6 +18,8 @@ from atom_models.layers import Experts, Mixer
 from atom_models.layers.loadable import loadable
 from atom_models.layers.mixers.cache_scales import needs_cache_scales
 from atom_models.quantization import AS_STORED, UNQUANTIZED, GGUFQuantization, choose_quantization
+from atom_models.vision.reading import read_vision
+from atom_models.vision.sees import Sees
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import read_headers
 
@@ -79,22 +81,23 @@ def construct_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
     if not checkpoint.has_head:
         # The embedding's table serves as the head, so that engines can run whole steps; its logits are never shown.
         config = {**config, "tie_word_embeddings": True}
+    vision = None if context.language_model_only else read_vision(checkpoint)
     try:
         with plans_remembered():
-            model = model_class(config, context)
+            model = model_class(config, context) if vision is None else model_class(config, context, vision)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from None
     return model.eval()
 
 
 def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """A line for each field of the config that is set and unknown here, and one for what a model takes beside text.
+    """A line for each field of the config that is set and unknown here, and one for what it takes and does not see.
 
     Layers of transformers know all of their fields, and are of text models alone.
     """
     if is_fallback(model):
         return ()
-    modalities = other_modalities(checkpoint.config)
+    modalities = () if isinstance(model, Sees) and model.vision_spec else other_modalities(checkpoint.config)
     beside_text = (
         f"{checkpoint.path}: {checkpoint.architecture} takes more than text (config.json has {', '.join(modalities)}); "
         "here it is served for text alone, and the weights for the rest are passed over",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from atom_kernels.host_threads.waiting import adapt_waiting
 from atom_kernels.protocols import BatchGeometry
 from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.model import mixer_layers
+from atom_models.vision.seen import SeenRows
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,23 @@ class SequenceStep:
     """New tokens of one sequence, which follow `num_cached` tokens that are in the cache already.
 
     `slot` is its own among those that layers with a state have; it matters where there are any.
+
+    Attributes:
+        positions: int64 ``[3, new tokens]``, of prompts with pictures and what follows them; None counts tokens.
+        seen: what a tower gave for these tokens, by rows among them; None where there is no picture.
     """
 
     token_ids: Sequence[int]
     num_cached: int
     block_ids: Sequence[int]
     slot: int = 0
+    positions: torch.Tensor | None = None
+    seen: SeenRows | None = None
+
+    @property
+    def counted(self) -> torch.Tensor:
+        """int64 ``[new tokens]``: positions of a text."""
+        return torch.arange(self.num_cached, self.num_cached + len(self.token_ids))
 
 
 class PagedRun:
@@ -58,7 +71,7 @@ class PagedRun:
         if torch.device(self.device).type == "cpu":
             adapt_waiting()
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
-        positions = [sequence.num_cached + i for sequence in sequences for i in range(len(sequence.token_ids))]
+        positions, seen = _positions(sequences).to(self.device), _seen(sequences)
         geometry = self._geometry(sequences)
         # Hosts count slots from 1: no slot is 0.
         slots = self._tensor([[sequence.slot + 1] for sequence in sequences], torch.int32)
@@ -70,8 +83,8 @@ class PagedRun:
         of_layers = {name: metadata[plan.problem] for name, plan in self._plans.items()}
         context = ForwardContext(self._caches, of_layers, self._mixers)
         with torch.inference_mode(), set_forward_context(context):
-            given = (self._tensor(token_ids), self._tensor(positions))
-            hidden_states = self.model(*given) if inputs_embeds is None else self.model(*given, inputs_embeds)
+            given = (self._tensor(token_ids), positions, *(() if inputs_embeds is None else (inputs_embeds,)))
+            hidden_states = self.model(*given) if seen is None else self.model(*given, seen=seen)
         if isinstance(hidden_states, tuple):
             hidden_states = hidden_states[0]
         return list(hidden_states.split([len(sequence.token_ids) for sequence in sequences]))
@@ -103,3 +116,21 @@ class PagedRun:
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=self.device)
+
+
+def _positions(sequences: Sequence[SequenceStep]) -> torch.Tensor:
+    """``[T]``, or ``[3, T]`` where a sequence has positions in three directions."""
+    if all(sequence.positions is None for sequence in sequences):
+        return torch.cat([sequence.counted for sequence in sequences])
+    found = (sequence.counted if sequence.positions is None else sequence.positions for sequence in sequences)
+    return torch.cat([each.expand(3, -1) for each in found], dim=1)
+
+
+def _seen(sequences: Sequence[SequenceStep]) -> SeenRows | None:
+    """What was seen, by rows of the step."""
+    starts = accumulate((len(sequence.token_ids) for sequence in sequences), initial=0)
+    found = [(start, one.seen) for start, one in zip(starts, sequences, strict=False) if one.seen is not None]
+    if not found:
+        return None
+    rows, features = [seen.rows + start for start, seen in found], [seen.features for _, seen in found]
+    return SeenRows(torch.cat(rows), torch.cat(features))

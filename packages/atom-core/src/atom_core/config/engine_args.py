@@ -31,6 +31,7 @@ _parallel = partial(option, section="Parallelism")
 _compile = partial(option, section="Compilation")
 _speculation = partial(option, section="Speculation")
 _lora = partial(option, section="LoRA")
+_images = partial(option, section="Pictures")
 _structured = partial(option, section="Structured output")
 _profiler = partial(option, section="Profiling")
 
@@ -310,6 +311,22 @@ class EngineArgs:
     )
     max_loras: int = _lora(8, "Adapters that are loaded at a time, at most.", minimum=1, maximum=256)
     max_lora_rank: int = _lora(16, "The largest rank of an adapter.", minimum=1, maximum=512)
+    language_model_only: bool = _images(
+        False, "Read text alone: the part of the model that sees pictures is not loaded (see images.md)."
+    )
+    max_num_image_tokens: int | None = _images(
+        None,
+        "Tokens of the pictures that one step encodes, at most; larger pictures are made smaller. Unset takes those of "
+        "the largest picture that the model was made for, or max_num_batched_tokens where these are more.",
+        minimum=1,
+    )
+    image_cache_memory: int = _images(
+        256 << 20,
+        "Memory on each device for what was made of pictures, so that those that come again are not encoded again, in "
+        "bytes or as 256MiB. What running requests need is kept beside that.",
+        kind="bytes",
+        minimum=0,
+    )
     structured_output_backend: str = _structured(
         "auto",
         "Library that makes grammars' masks; auto takes xgrammar where it is installed, enforces all and is quick.",

@@ -19,11 +19,13 @@ from atom_core.config.sections import (
     CacheConfig,
     CompileConfig,
     EngineConfig,
+    ImagesConfig,
     ModelConfig,
     ParallelConfig,
     ProfilerConfig,
 )
 from atom_core.config.speculation import check_num_states, read_speculation
+from atom_core.images.settings import image_token_budget, resolve_images
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
 from atom_models.architectures.registry import is_encoder
@@ -63,10 +65,11 @@ def resolve_config(
     if model.is_encoder:
         args = _of_encoder(args, model, platform, choices)
     parallel = resolve_parallel(args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank)
+    images = None if model.is_encoder else resolve_images(args, checkpoint, choices)
     return EngineConfig(
         model=model,
         cache=_cache(args, model, parallel, platform, choices=choices),
-        scheduler=_scheduler(args, model, platform, choices),
+        scheduler=_scheduler(args, model, images, platform, choices),
         parallel=parallel,
         compile=_compile(args, platform, choices),
         profiler=ProfilerConfig(
@@ -78,6 +81,7 @@ def resolve_config(
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
         speculation=find_draft_model(speculation, args, checkpoint, model.max_model_len),
         lora=read_lora(args),
+        images=images,
         choices=tuple(choices),
     )
 
@@ -182,7 +186,9 @@ def _cache(
     )
 
 
-def _scheduler(args: EngineArgs, model: ModelConfig, platform: Platform, choices: list[str]) -> SchedulerConfig:
+def _scheduler(
+    args: EngineArgs, model: ModelConfig, images: ImagesConfig | None, platform: Platform, choices: list[str]
+) -> SchedulerConfig:
     from atom_core.scheduler import SchedulerConfig
 
     budget = args.max_num_batched_tokens
@@ -200,6 +206,7 @@ def _scheduler(args: EngineArgs, model: ModelConfig, platform: Platform, choices
         max_request_seconds=args.max_request_seconds,
         num_stages=args.pipeline_parallel_size,
         whole_prompts=model.is_encoder,
+        max_num_image_tokens=image_token_budget(args, images, budget),
     )
 
 

@@ -15,6 +15,7 @@ from atom_core.scheduler.config import SchedulerConfig
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
+from atom_models.vision.spec import VisionSpec
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
 Warmup = Literal["none", "background", "full"]
@@ -172,6 +173,19 @@ class ProfilerConfig:
 
 
 @dataclass(frozen=True)
+class ImagesConfig:
+    """What the model sees, and the bytes that each rank keeps of what it made of pictures."""
+
+    spec: VisionSpec
+    cache_bytes: int
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the largest picture."""
+        return self.spec.max_pixels // self.spec.unit**2
+
+
+@dataclass(frozen=True)
 class LoRAConfig:
     """How many low-rank adapters may be loaded at a time, and their largest rank."""
 
@@ -183,7 +197,7 @@ class LoRAConfig:
 class EngineConfig:
     """Everything an engine runs on. `choices` has a line for each value that was chosen for the user.
 
-    `lora` is None where linears take no adapters.
+    `lora` is None where linears take no adapters, and `images` where the model reads text alone.
     """
 
     model: ModelConfig
@@ -196,6 +210,7 @@ class EngineConfig:
     structured_output: StructuredOutputConfig = field(default_factory=StructuredOutputConfig)
     speculation: SpeculationConfig | None = None
     lora: LoRAConfig | None = None
+    images: ImagesConfig | None = None
     choices: tuple[str, ...] = ()
 
     @property

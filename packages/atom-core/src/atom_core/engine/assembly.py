@@ -92,4 +92,5 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         timings=dict(runner.timings),
         choices=[*config.choices, *runner.choices],
         is_encoder=config.model.is_encoder,
+        images=None if config.images is None else config.images.spec,
     )

@@ -27,7 +27,7 @@ from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.errors import EngineStartError
-from atom_core.messages import NamedAdapter, Pooling, PoolingKind, SamplingParams, StepStats
+from atom_core.messages import Image, NamedAdapter, Pooling, PoolingKind, SamplingParams, StepStats
 from atom_core.tokenization import TextThreads, Tokenizer
 
 
@@ -218,18 +218,21 @@ class AsyncEngine:
         return sampling_params
 
     async def check_prompts(
-        self, prompts: Sequence[Sequence[int]], num_first_tokens: Sequence[int] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_first_tokens: Sequence[int] = (),
+        images: Sequence[Sequence[Image]] = (),
     ) -> CheckedPrompts:
-        """Check the token ids of prompts beside the event loop; `submit` takes the result.
+        """Check the token ids and pictures of prompts beside the event loop; `submit` takes the result.
 
         Args:
-            num_first_tokens: see `InputProcessor.check_prompts`.
+            num_first_tokens, images: see `InputProcessor.check_prompts`.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.
         """
         num_tokens = sum(map(len, prompts))
-        check = partial(self._inputs.check_prompts, prompts, num_first_tokens)
+        check = partial(self._inputs.check_prompts, prompts, num_first_tokens, images)
         return await beside_the_loop(check, num_tokens=num_tokens)
 
     async def check_token_ids(self, prompts: Sequence[Sequence[object]], *, name: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from atom_models.vision.spec import VisionSpec
+
 
 class EngineInfo(msgspec.Struct, frozen=True):
     """What was resolved at start.
@@ -28,6 +30,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         num_offload_blocks: blocks that are kept beyond those, in memory of the host or on a disk.
         choices: one line for each value that was chosen for the user.
         is_encoder: the model reads texts in both directions, and writes none.
+        images: which pictures prompts may have; None where the model reads text alone.
     """
 
     model: str
@@ -56,6 +59,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     enable_expert_parallel: bool = False
     num_offload_blocks: int = 0
     is_encoder: bool = False
+    images: VisionSpec | None = None
 
     @property
     def max_prompt_len(self) -> int:

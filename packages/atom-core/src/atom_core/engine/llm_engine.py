@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -22,11 +22,12 @@ from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
+from atom_core.images.given_prompts import Given, GivenPrompt, GivenText
 from atom_core.messages import EngineOutput, NamedAdapter, PoolingKind, SamplingParams, StepStats, Submission
 from atom_core.settings import torchrun
 from atom_core.tokenization import Tokenizer
 
-Prompt = str | Sequence[int]
+Prompt = Given
 Adapter = str | Sequence[str | None] | None
 
 
@@ -95,7 +96,9 @@ class LLMEngine:
         """Generate for every prompt, and wait.
 
         Args:
-            prompts: texts or lists of token ids.
+            prompts: texts or lists of token ids, or ``{"prompt": text}`` or ``{"prompt_token_ids": token ids}`` with
+                ``"images"``: arrays uint8 ``[height, width, 3]``, pictures of Pillow, or `Image` objects. The prompt
+                has one image token for each, as chat templates write it.
             sampling_params: one for all, or one for each.
             use_tqdm: show a progress bar.
             adapter: the name of the loaded adapter that computes them, one for all or one for each; None is the model
@@ -114,7 +117,7 @@ class LLMEngine:
 
     def embed(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: GivenText | Sequence[GivenText],
         pooling: PoolingKind | None = None,
         *,
         prompt_name: str | None = None,
@@ -155,7 +158,7 @@ class LLMEngine:
         """Queue prompts for `step`, and return the id of each.
 
         Args:
-            prompt_or_tokens_list: texts or lists of token ids; a single one is allowed too.
+            prompt_or_tokens_list: as `prompts` of `generate`; a single one is allowed too.
             sampling_params_list: one for all, or one for each.
             stream_callback: called with a `RequestOutput` for every token, from inside `step`.
             priority: -100 to 100; lower goes first.
@@ -293,7 +296,7 @@ class LLMEngine:
             raise EngineDeadError("this engine was closed")
         return self._core
 
-    def _encode(self, prompt: Prompt) -> list[int]:
+    def _encode(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise missing_tokenizer("prompt", "a prompt that is not token ids")
@@ -319,14 +322,16 @@ class LLMEngine:
         if len(adapters) != len(prompts):
             raise InvalidRequestError(f"there are {len(adapters)} adapters for {len(prompts)} prompts", "adapter")
         adapter_ids = [self._adapters.id_of(name) for name in adapters]
-        rows = zip(prompts, _one_for_each(params, len(prompts)), adapter_ids, strict=True)
+        given = [GivenPrompt.of(prompt, self.info.images) for prompt in prompts]
+        rows = zip(given, _one_for_each(params, len(prompts)), adapter_ids, strict=True)
         submissions = []
         # What prompts in a row share is checked once.
         for _, group in groupby(rows, key=lambda row: (id(row[1]), row[2])):
             members = list(group)
             _, shared, adapter_id = members[0]
-            tokens = [self._encode(prompt) for prompt, _, _ in members]
-            submission = self._inputs.process(tokens, shared, priority=priority, tenant=tenant, adapter_id=adapter_id)
+            tokens = [self._encode(prompt.text) for prompt, _, _ in members]
+            checked = self._inputs.check_prompts(tokens, images=[prompt.images for prompt, _, _ in members])
+            submission = self._inputs.process(checked, shared, priority=priority, tenant=tenant, adapter_id=adapter_id)
             self._inputs.check_grammar(shared)
             _check_fit(core, submission)
             submissions.append(submission)
@@ -387,7 +392,7 @@ def _check_fit(core: EngineCore | ReplicatedCore, submission: Submission) -> Non
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and all(isinstance(item, int) for item in prompts)):
+    if isinstance(prompts, str | Mapping) or (prompts and all(isinstance(item, int) for item in prompts)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 

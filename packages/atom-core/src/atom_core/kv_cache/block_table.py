@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from atom_core.kv_cache.slot_pool import NO_SLOT
+from atom_core.messages import PlacedImage
 
 if TYPE_CHECKING:
     from atom_core.kv_cache.elsewhere.at_peer import PromptAtPeer
@@ -23,7 +24,8 @@ class BlockTable:
         first_held: how many leading blocks of each group lie behind the window and are not held.
         capacity: tokens for which every group has blocks.
         has_new_blocks: there are blocks that `take_new_blocks` has not shown.
-        hashes: names of the request's leading full blocks; they depend on tokens only and outlive `clear`.
+        images: the pictures of the prompt, in order.
+        hashes: names of the request's leading full blocks; they depend on tokens and pictures only, and outlive `clear`.
         num_followed_tokens: leading tokens of which the blocks also have what a model that drafts keeps. Where more
             were computed there is a gap, which is never filled.
         num_published: leading blocks that the prefix cache has been told of.
@@ -43,6 +45,7 @@ class BlockTable:
         "groups",
         "has_new_blocks",
         "hashes",
+        "images",
         "load_id",
         "num_followed_tokens",
         "num_published",
@@ -52,8 +55,8 @@ class BlockTable:
         "snapshots",
     )
 
-    def __init__(self, salt: str = "", num_groups: int = 1) -> None:
-        self.salt = salt
+    def __init__(self, salt: str = "", num_groups: int = 1, images: Sequence[PlacedImage] = ()) -> None:
+        self.salt, self.images = salt, images
         self.hashes: list[bytes] = []
         self.at_peer: PromptAtPeer | None = None
         self.groups: list[list[int]] = [[] for _ in range(num_groups)]

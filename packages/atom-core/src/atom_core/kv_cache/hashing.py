@@ -1,4 +1,4 @@
-"""Names of cached blocks: a hash chained over the token ids of a prompt, one link for each full block."""
+"""Names of cached blocks: a hash chained over the tokens and pictures of a prompt, one link for each full block."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import xxhash
 
 from atom_core.kv_cache.config import PrefixHash
+from atom_core.messages import PlacedImage, images_within
 
 # (prefix, data) -> digest. `prefix` is the digest of the block before, or empty for the first block without a salt.
 BlockHasher = Callable[[bytes, bytes], bytes]
@@ -23,8 +25,24 @@ def make_block_hasher(name: PrefixHash) -> BlockHasher:
     return lambda prefix, data: hashlib.sha256(key + prefix + data).digest()
 
 
+class ImageKey(NamedTuple):
+    """A picture in a block: its digest, and where its first token stands, counted from that of the block."""
+
+    digest: bytes
+    offset: int
+
+
+class Covered(NamedTuple):
+    """What the name of a block says is in it."""
+
+    token_ids: list[int]
+    images: tuple[ImageKey, ...] = ()
+
+
 class BlockNames:
-    """Names the blocks of a sequence in order: each follows from the name before it and the tokens that it covers.
+    """Names the blocks of a sequence in order: each follows from the name before it and from what it covers.
+
+    The tokens of a picture are all alike: its digest tells it from others, and the offset its tokens from each other.
 
     Args:
         block_size: tokens in a block.
@@ -34,20 +52,43 @@ class BlockNames:
     def __init__(self, hasher: BlockHasher, block_size: int, *, names_cover_next: bool = False) -> None:
         self._hasher, self._block_size, self._num_next = hasher, block_size, int(names_cover_next)
 
-    def extend(self, names: list[bytes], token_ids: list[int], num_blocks: int, *, salt: str) -> None:
-        """Add the names of further blocks, until there are `num_blocks`; equal tokens of other salts have others."""
+    def extend(
+        self,
+        names: list[bytes],
+        token_ids: list[int],
+        num_blocks: int,
+        *,
+        salt: str,
+        images: Sequence[PlacedImage] = (),
+    ) -> None:
+        """Add the names of further blocks, until there are `num_blocks`.
+
+        Args:
+            salt: equal tokens of other salts have other names.
+            images: the pictures of the prompt, in order.
+        """
         first, width = len(names), 8 * (self._block_size + self._num_next)
         if first >= num_blocks:
             return
         data = pack_token_ids(token_ids[first * self._block_size : num_blocks * self._block_size + self._num_next])
         prefix = names[-1] if names else self._salted(salt)
-        for start in range(0, 8 * (num_blocks - first) * self._block_size, 8 * self._block_size):
-            prefix = self._hasher(prefix, data[start : start + width])
+        for index in range(first, num_blocks):
+            start = 8 * (index - first) * self._block_size
+            pictures = pack_image_keys(self._image_keys(images, index)) if images else b""
+            prefix = self._hasher(prefix, data[start : start + width] + pictures)
             names.append(prefix)
 
-    def tokens(self, token_ids: list[int], index: int) -> list[int]:
-        """Those that the name of a block covers."""
-        return token_ids[index * self._block_size : (index + 1) * self._block_size + self._num_next]
+    def covered(self, token_ids: list[int], images: Sequence[PlacedImage], index: int) -> Covered:
+        """What the name of a block covers."""
+        first, end = self._range(index)
+        return Covered(token_ids[first:end], self._image_keys(images, index) if images else ())
+
+    def _range(self, index: int) -> tuple[int, int]:
+        return index * self._block_size, (index + 1) * self._block_size + self._num_next
+
+    def _image_keys(self, images: Sequence[PlacedImage], index: int) -> tuple[ImageKey, ...]:
+        first, end = self._range(index)
+        return image_keys(images, first, end)
 
     def _salted(self, salt: str) -> bytes:
         return self._hasher(b"", salt.encode(errors="surrogatepass")) if salt else b""
@@ -56,6 +97,17 @@ class BlockNames:
 def pack_token_ids(token_ids: Sequence[int]) -> bytes:
     """Token ids as little-endian int64."""
     return struct.pack(f"<{len(token_ids)}q", *token_ids)
+
+
+def image_keys(images: Sequence[PlacedImage], first: int, end: int) -> tuple[ImageKey, ...]:
+    """The pictures that have one of the tokens ``first`` to ``end - 1``, with their offsets from `first`."""
+    inside = images_within(images, first, end)
+    return tuple(ImageKey(placed.image.digest, placed.first_token - first) for placed in inside)
+
+
+def pack_image_keys(keys: Sequence[ImageKey]) -> bytes:
+    """Digests, each with its offset as a little-endian int64."""
+    return b"".join(key.digest + struct.pack("<q", key.offset) for key in keys)
 
 
 def _xxhash64(prefix: bytes, data: bytes) -> bytes:

@@ -15,7 +15,7 @@ from atom_core.kv_cache.kept_states import KeptStates
 from atom_core.kv_cache.prefix_cache import Hit, PrefixCache
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_core.kv_events.schema import KVEvent
-from atom_core.messages import BlockTransfers, KVTransferParams, TransferResult
+from atom_core.messages import BlockTransfers, KVTransferParams, PlacedImage, TransferResult
 
 
 class PagedCache:
@@ -78,9 +78,9 @@ class PagedCache:
         else:
             self.pool = BlockPool(config.num_blocks)
 
-    def make_table(self, salt: str) -> BlockTable:
-        """An empty table with a row for each group."""
-        return BlockTable(salt, len(self.config.groups))
+    def make_table(self, salt: str, images: Sequence[PlacedImage] = ()) -> BlockTable:
+        """An empty table with a row for each group, of a prompt with these pictures."""
+        return BlockTable(salt, len(self.config.groups), images)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks of one group that store `num_tokens` tokens."""
@@ -166,7 +166,7 @@ class PagedCache:
         """A peer has computed the prompt of a request: `admit` finds what it has."""
         if self._peers is not None and self._prefixes is not None:
             names = self._prefixes.name_blocks(table, token_ids, (len(token_ids) - 1) // self.config.block_size)
-            table.at_peer = self._peers.expect(params, token_ids, names)
+            table.at_peer = self._peers.expect(params, token_ids, names, table.images)
 
     def leave_peer(self, table: BlockTable, *, has_loaded: bool = False) -> None:
         """Nothing more is needed of what a peer has of this request."""

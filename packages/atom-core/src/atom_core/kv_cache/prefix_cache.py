@@ -1,4 +1,4 @@
-"""`PrefixCache`: finds cached blocks by the tokens from the beginning up to them."""
+"""`PrefixCache`: finds cached blocks by the tokens and pictures from the beginning up to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
 from atom_core.kv_cache.elsewhere.loads import ELSEWHERE
 from atom_core.kv_cache.elsewhere.protocol import BlockKey, FindableBlocks
-from atom_core.kv_cache.hashing import BlockHasher, BlockNames
+from atom_core.kv_cache.hashing import BlockHasher, BlockNames, Covered
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_kernels.protocols import GroupSpec, Pages
 
@@ -19,7 +19,7 @@ class CachedPrefix:
 
     Attributes:
         parent: the prefix before the block, or the salt before a first block.
-        token_ids: the tokens that the block's name covers.
+        covered: what the block's name covers.
         block_ids: each group's block that stores its keys and values, or the snapshot of the state behind it; None
             where none does.
         is_followed: these blocks also have what a model that drafts keeps.
@@ -27,12 +27,12 @@ class CachedPrefix:
         is_orphan: a prefix before it was forgotten when it came, so that nobody finds it.
     """
 
-    __slots__ = ("block_ids", "hash", "is_followed", "is_known", "is_orphan", "num_children", "parent", "token_ids")
+    __slots__ = ("block_ids", "covered", "hash", "is_followed", "is_known", "is_orphan", "num_children", "parent")
 
-    def __init__(self, name: bytes, parent: CachedPrefix | str, token_ids: list[int], num_groups: int) -> None:
+    def __init__(self, name: bytes, parent: CachedPrefix | str, covered: Covered, num_groups: int) -> None:
         self.hash = name
         self.parent = parent
-        self.token_ids = token_ids
+        self.covered = covered
         self.block_ids: list[int | None] = [None] * num_groups
         self.is_followed = False
         self.num_children = 0
@@ -71,7 +71,7 @@ class Hit(NamedTuple):
 class PrefixCache:
     """Hash chains over full blocks, as a tree: each prefix knows the one before it.
 
-    A hash only finds a candidate: token ids and the prefix before are compared too, so equal hashes of different
+    A hash only finds a candidate: what it covers and the prefix before are compared too, so equal hashes of different
     prefixes never share a block. A group that keeps all needs all blocks of a prefix, one that does not only the last;
     one that keeps states has snapshots in the place of blocks. A prefix is forgotten once it has neither blocks nor
     prefixes after it. With `names_cover_next` a block's tokens are its own and the one after it: it has no name before
@@ -109,7 +109,7 @@ class PrefixCache:
 
     def name_blocks(self, table: BlockTable, token_ids: list[int], num_blocks: int) -> list[bytes]:
         """The names of the leading `num_blocks` full blocks of a table with these tokens."""
-        self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt)
+        self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt, images=table.images)
         return table.hashes[:num_blocks]
 
     def find(
@@ -217,7 +217,9 @@ class PrefixCache:
         self, table: BlockTable, token_ids: list[int], index: int, parent: CachedPrefix | str
     ) -> CachedPrefix | None:
         prefix = self._by_hash.get(self._hash(table, token_ids, index))
-        if prefix is None or prefix.parent != parent or prefix.token_ids != self._names.tokens(token_ids, index):
+        if prefix is None or prefix.parent != parent:
+            return None
+        if prefix.covered != self._names.covered(token_ids, table.images, index):
             return None
         return prefix
 
@@ -227,7 +229,8 @@ class PrefixCache:
         if replaced is not None:
             self._drop_blocks(replaced, range(len(self._groups)))
             self._unname(replaced)
-        prefix = CachedPrefix(name, table.parent, self._names.tokens(token_ids, index), len(self._groups))
+        covered = self._names.covered(token_ids, table.images, index)
+        prefix = CachedPrefix(name, table.parent, covered, len(self._groups))
         if isinstance(prefix.parent, CachedPrefix):
             prefix.parent.num_children += 1
         self._by_hash[name] = prefix
@@ -274,7 +277,7 @@ class PrefixCache:
     def _tell_stored(self, group: int, prefix: CachedPrefix) -> None:
         if self._events is not None and not prefix.is_orphan:
             parent = prefix.parent.hash if isinstance(prefix.parent, CachedPrefix) else prefix.parent
-            self._events.stored(group, prefix.hash, parent, prefix.token_ids)
+            self._events.stored(group, prefix.hash, parent, *prefix.covered)
 
     def _tell_removed(self, group: int, prefix: CachedPrefix) -> None:
         if self._events is not None and not prefix.is_orphan:
@@ -295,7 +298,7 @@ class PrefixCache:
             prefix.parent.num_children -= 1
 
     def _hash(self, table: BlockTable, token_ids: list[int], index: int) -> bytes:
-        self._names.extend(table.hashes, token_ids, index + 1, salt=table.salt)
+        self._names.extend(table.hashes, token_ids, index + 1, salt=table.salt, images=table.images)
         return table.hashes[index]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atom_core.kv_events.schema import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from atom_core.kv_events.schema import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKey, KVEvent
 from atom_kernels.protocols import GroupSpec, Pages
 
 
@@ -20,12 +20,27 @@ class KVEventRecorder:
         self._block_size, self._groups = block_size, tuple(groups)
         self._events: list[KVEvent] = []
 
-    def stored(self, group: int, name: bytes, parent: bytes | str, token_ids: Sequence[int]) -> None:
-        """A block is cached; `parent` is the name of the one before it, or the salt of the prompt that it begins."""
+    def stored(
+        self,
+        group: int,
+        name: bytes,
+        parent: bytes | str,
+        token_ids: Sequence[int],
+        images: Sequence[tuple[bytes, int]] = (),
+    ) -> None:
+        """A block is cached.
+
+        Args:
+            parent: the name of the one before it, or the salt of the prompt that it begins.
+            token_ids: its tokens, and maybe the one behind them.
+            images: the digests of pictures in it, and where these begin, counted from its first token.
+        """
         spec = self._groups[group]
         if not isinstance(spec, Pages):
             return
-        tokens, before = list(token_ids[: self._block_size]), None if isinstance(parent, str) else number_of(parent)
+        tokens = list(token_ids[: self._block_size])
+        before = None if isinstance(parent, str) else number_of(parent)
+        keys = self._extra_keys(parent, images)
         last = self._events[-1] if self._events else None
         if (
             before is not None
@@ -34,8 +49,10 @@ class KVEventRecorder:
         ):
             last.block_hashes.append(number_of(name))
             last.token_ids += tokens
+            if keys is not None and last.extra_keys is None:
+                last.extra_keys = [None] * (len(last.block_hashes) - 1)
             if last.extra_keys is not None:
-                last.extra_keys.append(None)
+                last.extra_keys.append(keys)
             return
         self._events.append(
             BlockStored(
@@ -43,12 +60,19 @@ class KVEventRecorder:
                 before,
                 tokens,
                 self._block_size,
-                extra_keys=[(parent,)] if parent and isinstance(parent, str) else None,
+                extra_keys=None if keys is None else [keys],
                 group_idx=group,
                 kv_cache_spec_kind="full_attention" if spec.window is None else "sliding_window",
                 kv_cache_spec_sliding_window=spec.window,
             )
         )
+
+    def _extra_keys(
+        self, parent: bytes | str, images: Sequence[tuple[bytes, int]]
+    ) -> tuple[ExtraKey, ...] | None:
+        """What the block's name covers beside tokens; a picture that begins with the next block is none of this one."""
+        pictures = ((digest.hex(), offset) for digest, offset in images if offset < self._block_size)
+        return (*pictures, *([parent] if parent and isinstance(parent, str) else [])) or None
 
     def removed(self, group: int, name: bytes) -> None:
         """A block is not cached any more."""

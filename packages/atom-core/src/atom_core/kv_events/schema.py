@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+ExtraKey = str | tuple[str, int]
 MEDIUM = "GPU"  # vLLM's word for the memory that the model attends over, also where that is a CPU's
 
 
@@ -15,7 +16,8 @@ class BlockStored(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
         parent_block_hash: the name of the block before the first one; None where that begins a prompt.
         token_ids: the tokens of all of them.
         block_size: tokens of each.
-        extra_keys: what else is in the name, for each block: the salt of a first one.
+        extra_keys: what else is in the name, for each block: pictures, each as its digest in hex and where it begins,
+            counted from the block's first token, and the salt of a first block.
         group_idx: the group of layers.
         kv_cache_spec_kind: "full_attention" or "sliding_window", with the window in `kv_cache_spec_sliding_window`.
     """
@@ -27,7 +29,7 @@ class BlockStored(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
     lora_id: int | None = msgspec.field(default_factory=lambda: None)
     medium: str | None = msgspec.field(default_factory=lambda: MEDIUM)
     lora_name: str | None = msgspec.field(default_factory=lambda: None)
-    extra_keys: list[tuple[str, ...] | None] | None = None
+    extra_keys: list[tuple[ExtraKey, ...] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None

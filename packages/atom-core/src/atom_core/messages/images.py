@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 import msgspec
 
@@ -46,3 +48,14 @@ class PlacedImage(msgspec.Struct, frozen=True):
     image: Image
     first_token: int
     num_tokens: int
+
+    @property
+    def end(self) -> int:
+        """The first token of the prompt behind it."""
+        return self.first_token + self.num_tokens
+
+
+def images_within(images: Sequence[PlacedImage], first: int, end: int) -> Sequence[PlacedImage]:
+    """Those of a prompt's pictures, which are in order, that have one of the tokens ``first`` to ``end - 1``."""
+    begin = bisect_right(images, first, key=lambda placed: placed.end)
+    return images[begin : bisect_left(images, end, lo=begin, key=lambda placed: placed.first_token)]

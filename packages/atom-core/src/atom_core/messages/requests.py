@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from atom_core.messages.images import PlacedImage
 from atom_core.messages.kv_transfer import KVTransferParams
 
 
@@ -150,7 +151,8 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     number among its siblings; siblings after the first wait for the first one's prompt blocks. `pooling` is how a
     request of kind "embed" makes one vector of the hidden states of its prompt. `num_first_tokens` is as in `Prompt`.
     `tenant` names who pays for it: tenants have equal shares of the engine while they wait for each other. `adapter_id`
-    is the number under which the adapter was loaded that computes it; 0 for the model without one.
+    is the number under which the adapter was loaded that computes it; 0 for the model without one. `images` are the
+    pictures of the prompt, in order.
     """
 
     request_id: str
@@ -167,6 +169,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     num_first_tokens: int = 0
     adapter_id: int = 0
+    images: tuple[PlacedImage, ...] = ()
 
     @property
     def prefix_salt(self) -> str:
@@ -183,7 +186,8 @@ class Prompt(msgspec.Struct, frozen=True):
     """A prompt of a submission, with what is resolved for it alone.
 
     `num_first_tokens` of a pair of texts are the first text with its marks, where the model tells the two apart by
-    types of tokens; 0 where it does not, and where there is one text.
+    types of tokens; 0 where it does not, and where there is one text. `images` are its pictures, in order: `token_ids`
+    has an image token for each of their embeddings.
     """
 
     request_id: str
@@ -191,6 +195,7 @@ class Prompt(msgspec.Struct, frozen=True):
     seed: int
     max_tokens: int
     num_first_tokens: int = 0
+    images: tuple[PlacedImage, ...] = ()
 
     def sample_ids(self, n: int) -> list[str]:
         """The ids of its `n` samples."""
@@ -247,6 +252,7 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
                     tenant=self.tenant,
                     num_first_tokens=prompt.num_first_tokens,
                     adapter_id=self.adapter_id,
+                    images=prompt.images,
                 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from atom_core.messages.images import PlacedImage
 from atom_core.messages.outputs import TokenLogprobs
 from atom_core.messages.requests import Pooling, SamplingParams
 from atom_core.messages.transfers import BlockTransfers, TransferResult
@@ -21,7 +22,8 @@ class NewRequest(msgspec.Struct, frozen=True):
 
     `token_ids` holds prompt and everything generated so far; `num_prompt_tokens` of them are the prompt. `pooling` is
     set where the hidden states of the prompt are asked for. `num_first_tokens` is as in `Prompt`. `adapter_id` is that
-    of `EngineRequest`.
+    of `EngineRequest`. `images` are the pictures of the prompt; those that the worker has of another request come
+    without their pixels.
     """
 
     request_id: str
@@ -33,6 +35,7 @@ class NewRequest(msgspec.Struct, frozen=True):
     pooling: Pooling | None = None
     num_first_tokens: int = 0
     adapter_id: int = 0
+    images: tuple[PlacedImage, ...] = ()
 
 
 class ScheduledRequest(msgspec.Struct, gc=False, frozen=True):

@@ -87,7 +87,7 @@ class Batching:
             else:
                 may_admit = False
                 continue
-            num_new_tokens = self._ends.cut(request, min(request.num_uncomputed_tokens, step.budget, limit))
+            num_new_tokens = step.cut(request, min(request.num_uncomputed_tokens, step.budget, limit))
             if num_new_tokens == 0:
                 break  # it goes first in the next step: those after it must not take the budget that it waits for
             if self._has_room(step, request, num_new_tokens):

@@ -24,6 +24,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         priority_ageing: seconds of waiting that are worth one step of priority; 0 lets no request go before a more
             urgent one, however long it waits.
         max_request_seconds: how long a request may take from its arrival; None sets no limit.
+        max_num_image_tokens: tokens of the pictures that one step encodes, which is done whole; 0 where there are none.
         whole_prompts: a step takes all of a prompt or nothing: its tokens see those behind them.
 
     Raises:
@@ -41,6 +42,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_request_seconds: float | None = None
     num_stages: int = 1
     whole_prompts: bool = False
+    max_num_image_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_stages"):

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
 from atom_core.kv_cache import BlockTable
-from atom_core.messages import EngineRequest, FinishReason, NewRequest, RequestPhase, RequestState, TokenLogprobs
+from atom_core.messages import (
+    EngineRequest,
+    FinishReason,
+    NewRequest,
+    PlacedImage,
+    RequestPhase,
+    RequestState,
+    TokenLogprobs,
+    images_within,
+)
 from atom_core.scheduler.tenant import Tenant
 from atom_core.speculation import Trail
 
@@ -53,6 +63,8 @@ class Request:
             request.
         trail: guesses what comes next; None before the first time.
         is_held: it runs and is not scheduled (see `Scheduler.hold`).
+        images: the pictures of its prompt, in order.
+        num_seen_tokens: tokens up to the end of the last picture that was encoded since the request got its blocks.
     """
 
     engine_request: EngineRequest
@@ -87,6 +99,8 @@ class Request:
     num_tokens_at_worker: int = 0
     trail: Trail | None = None
     is_held: bool = False
+    images: Sequence[PlacedImage] = ()
+    num_seen_tokens: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,6 +108,7 @@ class Request:
         self.request_id = self.engine_request.request_id
         self.token_ids = list(self.engine_request.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.images = self.engine_request.images
         self.samples = self.max_tokens > 0
         self.max_computed_tokens = self.num_prompt_tokens + max(self.max_tokens, 1) - 1
         of_model = dict.fromkeys(self.engine_request.eos_token_ids)
@@ -186,10 +201,16 @@ class Request:
         self.num_computed_tokens = 0
         self.num_tokens_at_worker = 0
         self.num_made_drafts = 0
+        self.num_seen_tokens = 0
         self.is_held = False
 
-    def for_worker(self) -> NewRequest:
-        """The state that the worker must create. All token ids are known by now."""
+    def images_to_encode(self, num_new_tokens: int) -> Sequence[PlacedImage]:
+        """The pictures that its next tokens are the first to need; each is encoded whole."""
+        first = max(self.num_computed_tokens, self.num_seen_tokens)
+        return images_within(self.images, first, self.num_computed_tokens + num_new_tokens)
+
+    def for_worker(self, images: tuple[PlacedImage, ...]) -> NewRequest:
+        """The state that the worker must create, with its pictures as they are sent. All token ids are known by now."""
         params = self.engine_request.sampling_params
         if params.prompt_logprobs is not None and not self.needs_prompt_logprobs:
             params = msgspec.structs.replace(params, prompt_logprobs=None)
@@ -203,6 +224,7 @@ class Request:
             pooling=self.engine_request.pooling if self.engine_request.kind == "embed" else None,
             num_first_tokens=self.engine_request.num_first_tokens,
             adapter_id=self.engine_request.adapter_id,
+            images=images,
         )
 
     def take_prompt_logprobs(self, first: int, entries: list[TokenLogprobs] | None) -> None:

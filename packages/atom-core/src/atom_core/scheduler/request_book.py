@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from operator import attrgetter
 
+from atom_core.images.at_worker import ImagesAtWorker
 from atom_core.kv_cache import PagedCache
 from atom_core.messages import EngineRequest, KVTransferParams, TransferResult
 from atom_core.scheduler.request import Request, RequestStatus
@@ -25,6 +26,7 @@ class RequestBook:
         num_preemptions: how often requests were preempted since the start.
         num_arrivals: requests added since the start.
         num_forced_tokens: output tokens that were not sampled, since the start.
+        images_at_worker: the pictures of the requests that the worker knows.
         num_not_finite: requests that ended because their logits or hidden states were not finite, since the start.
     """
 
@@ -34,6 +36,7 @@ class RequestBook:
         self.waiting = WaitingQueue()
         self.running: list[Request] = []
         self.loading: dict[int, Request] = {}
+        self.images_at_worker = ImagesAtWorker()
         self.num_preemptions = 0
         self.num_arrivals = 0
         self.num_forced_tokens = 0
@@ -55,7 +58,7 @@ class RequestBook:
             tenant=self.waiting.tenant(engine_request.tenant),
             arrival=arrival,
             max_tokens=max_tokens,
-            block_table=self.cache.make_table(engine_request.prefix_salt),
+            block_table=self.cache.make_table(engine_request.prefix_salt, engine_request.images),
         )
         self.by_id[request.request_id] = request
         source = engine_request.sampling_params.kv_transfer_params
@@ -172,6 +175,7 @@ class RequestBook:
         self.cache.release(request.block_table, request.last_step_id if request.num_steps_in_flight else None)
         if request.num_tokens_at_worker:
             self._dropped_ids.append(request.request_id)
+            self.images_at_worker.drop(request.images)
 
     def _shares_prompt(self, request: Request) -> bool:
         cache = self.cache.config

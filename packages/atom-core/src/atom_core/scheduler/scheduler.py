@@ -143,7 +143,14 @@ class Scheduler:
         if self._in_flight and not self._may_run_ahead():
             return None
         budget, ran_ahead = self.config.max_num_batched_tokens, bool(self._in_flight)
-        step = StepPlan(self._num_steps, budget, self._ends, ran_ahead=ran_ahead, keeps_samples=not self._in_stages)
+        step = StepPlan(
+            self._num_steps,
+            budget,
+            self._ends,
+            ran_ahead=ran_ahead,
+            keeps_samples=not self._in_stages,
+            image_budget=self.config.max_num_image_tokens,
+        )
         partial_prefills = self._batching.append_decodes(step)
         if self._drafting is not None:
             self._drafting.append_drafts(step)
@@ -157,6 +164,7 @@ class Scheduler:
         self._in_flight.append(step)
         output = step.commit(
             self._book.take_dropped_ids(),
+            self._book.images_at_worker,
             copies_before=self._cache.states.take_copies(),
             copies_behind=self._keep_states(step) if self._ends.keeps_states else (),
             transfers=self._cache.take_transfers(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atom_core.images.at_worker import ImagesAtWorker
 from atom_core.messages import BlockTransfers, NewRequest, ScheduledRequest, SchedulerOutput, StateCopy
 from atom_core.scheduler.request import Request
 from atom_core.scheduler.step_ends import StepEnds
@@ -16,7 +17,8 @@ Copies = Sequence[tuple[int, int]]
 class PlannedRow:
     """A request's share of a step: so many tokens that exist, drafts behind them, and further drafts to be made.
 
-    `draft_token_ids` are the drafts, where the worker does not have them.
+    `draft_token_ids` are the drafts, where the worker does not have them. `num_image_tokens` are those of the pictures
+    that are encoded for it.
     """
 
     request: Request
@@ -24,6 +26,7 @@ class PlannedRow:
     num_drafts: int = 0
     draft_token_ids: Sequence[int] = ()
     num_next_drafts: int = 0
+    num_image_tokens: int = 0
 
     @property
     def end(self) -> int:
@@ -39,7 +42,7 @@ class PlannedRow:
 
 
 class StepPlan:
-    """Which requests compute how many tokens; `budget` is what is left of the step.
+    """Which requests compute how many tokens; `budget` is what is left of the step, and `image_budget` of pictures.
 
     Attributes:
         rows: in batch order.
@@ -51,10 +54,12 @@ class StepPlan:
         is_followed: a model that drafts, where there is one, follows the step.
     """
 
-    def __init__(self, step_id: int, budget: int, ends: StepEnds, *, ran_ahead: bool, keeps_samples: bool) -> None:
+    def __init__(
+        self, step_id: int, budget: int, ends: StepEnds, *, ran_ahead: bool, keeps_samples: bool, image_budget: int = 0
+    ) -> None:
         self.step_id, self.ran_ahead, self.keeps_samples = step_id, ran_ahead, keeps_samples
         self._ends = ends
-        self.budget = budget
+        self.budget, self.image_budget = budget, image_budget
         self.rows: list[PlannedRow] = []
         self.num_missing_blocks = 0
         self.num_ending_blocks: int | None = None
@@ -71,10 +76,26 @@ class StepPlan:
         """Drafts made behind the step for each request, at most."""
         return max((row.num_next_drafts for row in self.rows), default=0)
 
+    def cut(self, request: Request, num_new_tokens: int, *, num_image_tokens: int = 0) -> int:
+        """How many of the next `num_new_tokens` tokens of `request` the step may compute; 0 if it has no room for any.
+
+        It ends before the first picture that there is no room to encode. `num_image_tokens` have room already.
+        """
+        num_new_tokens = self._ends.cut(request, num_new_tokens)
+        room = self.image_budget + num_image_tokens
+        for placed in request.images_to_encode(num_new_tokens) if request.images else ():
+            room -= placed.num_tokens
+            if room < 0:
+                return max(placed.first_token - request.num_computed_tokens, 0)
+        return num_new_tokens
+
     def add(self, request: Request, num_new_tokens: int) -> None:
         """Give `request` part of the budget."""
-        self.rows.append(PlannedRow(request, num_new_tokens))
+        row = PlannedRow(request, num_new_tokens)
+        self.rows.append(row)
         self.budget -= num_new_tokens
+        if request.images:
+            self._take_images(row)
 
     def append_drafts(self, row: PlannedRow, number: int, token_ids: Sequence[int] = ()) -> None:
         """Let so many drafts follow a row that samples; `token_ids` where the worker does not have them."""
@@ -86,6 +107,7 @@ class StepPlan:
         for index, row in enumerate(self.rows):
             if row.request is request:
                 self.budget += row.num_new_tokens + row.num_drafts
+                self.image_budget += row.num_image_tokens
                 del self.rows[index]
                 return
 
@@ -96,13 +118,23 @@ class StepPlan:
                 return
             room = row.request.block_table.capacity - row.request.num_computed_tokens
             most = min(row.request.num_uncomputed_tokens, room, row.num_new_tokens + self.budget)
-            extra = max(self._ends.cut(row.request, most) - row.num_new_tokens, 0)
+            most = self.cut(row.request, most, num_image_tokens=row.num_image_tokens)
+            extra = max(most - row.num_new_tokens, 0)
             row.num_new_tokens += extra
             self.budget -= extra
+            if row.request.images:
+                self._take_images(row)
+
+    def _take_images(self, row: PlannedRow) -> None:
+        """Let the row have the pictures that its tokens need."""
+        num_tokens = sum(placed.num_tokens for placed in row.request.images_to_encode(row.num_new_tokens))
+        self.image_budget -= num_tokens - row.num_image_tokens
+        row.num_image_tokens = num_tokens
 
     def commit(
         self,
         dropped_request_ids: list[str],
+        images_at_worker: ImagesAtWorker,
         *,
         copies_before: Copies = (),
         copies_behind: Copies = (),
@@ -116,7 +148,7 @@ class StepPlan:
         for row in self.rows:
             request = row.request
             if not request.num_tokens_at_worker:
-                new_requests.append(request.for_worker())
+                new_requests.append(request.for_worker(images_at_worker.send(request.images)))
                 request.num_tokens_at_worker = len(request.token_ids)
         return SchedulerOutput(
             step_id=self.step_id,
@@ -131,6 +163,8 @@ class StepPlan:
 
     def _schedule(self, row: PlannedRow) -> ScheduledRequest:
         request, table, num_drafts = row.request, row.request.block_table, row.num_drafts
+        if row.num_image_tokens:
+            request.num_seen_tokens = request.images_to_encode(row.num_new_tokens)[-1].end
         first, num_unsettled = request.num_computed_tokens, request.num_drafts_in_flight
         end, last = first + row.num_new_tokens, first + row.num_new_tokens + num_drafts
         num_samples = 1 + num_drafts if row.samples else 0

@@ -24,6 +24,7 @@ from atom_core.worker.sampling.pooling import Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
 from atom_core.worker.steps.batch import ModelInput, StepRows, token_types
 from atom_core.worker.steps.factory import make_steps
+from atom_core.worker.vision.pictures import Pictures
 from atom_models.adapters.step import AdapterStep
 
 
@@ -73,6 +74,7 @@ class RunningModel:
         states: what is kept of each request.
         sampler: draws tokens.
         steps: builds batches and runs them.
+        pictures: those of running requests; None where the model reads text alone.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class RunningModel:
             capture = profiler.around_captures(capture)
         self.states, self.sampler, self.steps, self._drafter = make_steps(config, self.model, loaded, capture)
         self._pooler, self._embeds = Pooler(self.model.classify), False
+        self.pictures = _pictures(config, self.model)
         # A step with nothing to compute stands for itself.
         self._forward: Forward | SchedulerOutput | None = None
 
@@ -105,7 +108,7 @@ class RunningModel:
         """
         if step.transfers is not None and self._mover is not None:
             self._mover.begin(step.transfers)
-        self.states.update(step)
+        self._update(step)
         if step.new_requests or step.dropped_request_ids:
             self._embeds = self._pooler.update(step)
         if not step.scheduled:
@@ -113,7 +116,10 @@ class RunningModel:
             return
         rows = StepRows.of(step, self.states.slots)
         judges = self._judges_prompts(rows)
-        batch = self.steps.build(rows, needs_hidden_states=judges or self._embeds, adapters=self._adapters_of(rows))
+        sight = None if self.pictures is None else self.pictures.look(step)
+        batch = self.steps.build(
+            rows, needs_hidden_states=judges or self._embeds, adapters=self._adapters_of(rows), sight=sight
+        )
         if (types := token_types(step, rows)) is not None:
             batch = dataclasses.replace(batch, token_types=types.to(batch.input_ids.device))
         self._device.begin_step()
@@ -164,13 +170,19 @@ class RunningModel:
     def abandon(self, step: SchedulerOutput) -> None:
         """Forget what the step drops, and a forward that nobody sampled."""
         self._forward = None
-        self.states.update(step)
+        self._update(step)
 
     def close(self) -> None:
         """End the thread that moves blocks, and let go of those that left the cache."""
         self._profiler.modules = {}
         if self._mover is not None:
             self._mover.close()
+
+    def _update(self, step: SchedulerOutput) -> None:
+        """Forget requests, and take in new ones."""
+        self.states.update(step)
+        if self.pictures is not None:
+            self.pictures.update(step)
 
     def _ended(self, step: SchedulerOutput) -> tuple[TransferResult, ...]:
         """Transfers that the step awaits, and that have ended."""
@@ -216,6 +228,13 @@ class RunningModel:
         logits_nR = model.compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
         vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
         return Forward(step, batch, logits_nR, states, prompt_logprobs, vectors)
+
+
+def _pictures(config: EngineConfig, model: EngineModel) -> Pictures | None:
+    if config.images is None or model.encode is None:
+        return None
+    device = torch.device(config.device)
+    return Pictures(model.encode, config.images.spec, cache_bytes=config.images.cache_bytes, device=device)
 
 
 def _step_name(rows: StepRows) -> str:

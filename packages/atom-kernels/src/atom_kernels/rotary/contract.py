@@ -75,16 +75,26 @@ def _rotate(x_THD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleav
 
 
 def _pick_sections(cos_sin_3TR: torch.Tensor, section: tuple[int, ...], interleaved: bool) -> torch.Tensor:
-    half = cos_sin_3TR.shape[-1] // 2
-    if len(section) != 3 or sum(section) != half:
-        raise ValueError(f"positions [3, T] need three mrope sections that add up to {half}, got {section}")
-    if interleaved:
-        # t h w t h w ... while height and width last, then only t.
-        axis_of = torch.zeros(half, dtype=torch.int64)
-        for axis in (1, 2):
-            axis_of[axis : 3 * section[axis] : 3] = axis
-    else:
-        axis_of = torch.repeat_interleave(torch.arange(3), torch.tensor(section))
-    axis_of = torch.cat((axis_of, axis_of)).to(cos_sin_3TR.device)
-    index = axis_of.expand(1, cos_sin_3TR.shape[1], -1)
+    axes = axes_of_frequencies(section, cos_sin_3TR.shape[-1] // 2, interleaved=interleaved)
+    index = axes.repeat(2).to(cos_sin_3TR.device).expand(1, cos_sin_3TR.shape[1], -1)
     return cos_sin_3TR.gather(0, index).squeeze(0)
+
+
+def axes_of_frequencies(section: tuple[int, ...], num_frequencies: int, *, interleaved: bool) -> torch.Tensor:
+    """int64 ``[num_frequencies]``: which of three positions (0 time, 1 height, 2 width) each frequency follows.
+
+    Args:
+        section, interleaved: see `RotaryProblem`.
+
+    Raises:
+        ValueError: there are not three sections, or they do not add up to the frequencies.
+    """
+    if len(section) != 3 or sum(section) != num_frequencies:
+        raise ValueError(f"positions [3, T] need three mrope sections that add up to {num_frequencies}, got {section}")
+    if not interleaved:
+        return torch.repeat_interleave(torch.arange(3), torch.tensor(section))
+    # t h w t h w ... while height and width last, then only t.
+    axes = torch.zeros(num_frequencies, dtype=torch.int64)
+    for axis in (1, 2):
+        axes[axis : 3 * section[axis] : 3] = axis
+    return axes

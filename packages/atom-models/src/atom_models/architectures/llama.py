@@ -245,10 +245,10 @@ class LlamaForCausalLM(DecoderForCausalLM):
     decoder: type[Decoder] = Decoder
 
     def make_model(self, config: LlamaConfig, context: BuildContext) -> Decoder:
-        rotary = make_rotary(config.rope, config.head_size, config.max_position_embeddings, context=context)
+        self.rotary = make_rotary(config.rope, config.head_size, config.max_position_embeddings, context=context)
         make_layer, prefix = type(self).decoder_layer, self.decoder_prefix
         layers = [
-            make_layer(config, context, layer_id=layer_id, prefix=f"{prefix}.layers.{layer_id}", rotary=rotary)
+            make_layer(config, context, layer_id=layer_id, prefix=f"{prefix}.layers.{layer_id}", rotary=self.rotary)
             for layer_id in context.stage.layers(config.num_hidden_layers)
         ]
         norm = self.make_norm(config, context, prefix=f"{prefix}.norm")

@@ -1,7 +1,6 @@
 """Qwen3.5, as dense models and as mixtures of experts: Qwen3-Next's layers under other names.
 
-Published checkpoints take images and videos too; their text model alone is built. It rotates by one position a token,
-since text has the same position in time, height and width.
+Published checkpoints take images too, by Qwen3-VL's tower without its DeepStack.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from atom_models.architectures.qwen_hybrid import (
     QwenHybridForCausalLM,
 )
 from atom_models.layers import MoEConfig, Shard
+from atom_models.vision.sees import Sees
+from atom_models.vision.towers.qwen3_vl import Qwen3_5VisionTower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,9 @@ class Qwen3_5Config(QwenHybridConfig):
 
     @property
     def rope(self) -> Mapping[str, Any]:
-        """A quarter of each head rotates where the config does not say."""
-        return {"partial_rotary_factor": 0.25, **self.rope_parameters}
+        """A quarter of each head rotates where the config does not say; frequencies take turns among directions."""
+        usual = {"partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}
+        return {**usual, **self.rope_parameters, "mrope_interleaved": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +77,11 @@ class Qwen3_5MoeForCausalLM(Qwen3_5ForCausalLM):
     config_class = Qwen3_5MoeConfig
 
 
-class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):
-    """The part of the published model that reads text; what reads images is left unread."""
+class Qwen3_5ForConditionalGeneration(Sees, Qwen3_5ForCausalLM):
+    """The published model, which takes images."""
 
+    tower = Qwen3_5VisionTower
     decoder_prefix = "model.language_model"
-    passed_over = ("mtp.", "model.visual.")
 
 
 class Qwen3_5MoeForConditionalGeneration(Qwen3_5ForConditionalGeneration):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom_models.checkpoint.errors import CheckpointError
+from atom_models.vision.spec import PictureDefaults
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,6 +51,8 @@ PREDICTION_LAYERS = "prediction layers"
 ENCODER = "encoder"
 # A head gives a score for each of the labels that the config names.
 LABELS = "labels"
+# Prompts may hold pictures.
+IMAGES = "images"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Architecture:
         features: the words above, for lists.
         published_as: number format of the weights that their publishers give out, as `quantization_method` spells it.
         num_undeclared: prediction layers of published checkpoints whose configs say nothing of them.
+        pictures: how pictures are prepared where no file says so; None where it takes none.
     """
 
     module: str
@@ -69,6 +73,7 @@ class Architecture:
     features: tuple[str, ...] = ()
     published_as: str = "bfloat16"
     num_undeclared: int = 0
+    pictures: PictureDefaults | None = None
 
     @property
     def keeps_states(self) -> bool:
@@ -104,6 +109,12 @@ class Architecture:
 _QWEN_HYBRID = (GATED_DELTA_NET, QK_NORM, PREDICTION_LAYERS)
 _QWEN_EXPERTS = (MIXTURE_OF_EXPERTS, SHARED_EXPERTS)
 _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SHARED_EXPERTS)
+
+_HALVES = (0.5, 0.5, 0.5)
+# https://github.com/openai/CLIP
+_CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_QWEN3_PICTURES = PictureDefaults(65_536, 16_777_216, _HALVES, _HALVES)
+_QWEN2_PICTURES = PictureDefaults(3_136, 12_845_056, _CLIP_MEAN, _CLIP_STD)
 
 _BERTS = "BERT; bge, e5, gte, MiniLM"
 _ROBERTAS = "RoBERTa; all-roberta, e5"
@@ -168,20 +179,34 @@ _ARCHITECTURES = {
     ),
     "ModernBertModel": Architecture("encoders.modernbert", _MODERNBERTS, (ENCODER, SLIDING_WINDOW)),
     "NemotronForCausalLM": Architecture("nemotron", "Nemotron-4, Minitron", (UNGATED_MLP, LAYER_NORM)),
+    "Qwen2_5_VLForConditionalGeneration": Architecture(
+        "qwen2_5_vl",
+        "Qwen2.5-VL-3B, 7B, 32B, 72B",
+        (QKV_BIAS, SLIDING_WINDOW, IMAGES),
+        pictures=_QWEN2_PICTURES,
+    ),
     "Qwen2ForCausalLM": Architecture("qwen2", "Qwen2, 2.5", (QKV_BIAS, SLIDING_WINDOW)),
     "Qwen3_5ForCausalLM": Architecture("qwen3_5", "Qwen3.5 dense, saved as text models", _QWEN_HYBRID),
-    "Qwen3_5ForConditionalGeneration": Architecture("qwen3_5", "Qwen3.5-0.8B to 27B (text)", _QWEN_HYBRID),
+    "Qwen3_5ForConditionalGeneration": Architecture(
+        "qwen3_5", "Qwen3.5-0.8B to 27B", (*_QWEN_HYBRID, IMAGES), pictures=_QWEN3_PICTURES
+    ),
     "Qwen3_5MoeForCausalLM": Architecture(
         "qwen3_5", "Qwen3.5 mixtures, saved as text models", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
     ),
     "Qwen3_5MoeForConditionalGeneration": Architecture(
-        "qwen3_5", "Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B (text)", (*_QWEN_HYBRID, *_QWEN_EXPERTS)
+        "qwen3_5",
+        "Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B",
+        (*_QWEN_HYBRID, *_QWEN_EXPERTS, IMAGES),
+        pictures=_QWEN3_PICTURES,
     ),
     "Qwen3ForCausalLM": Architecture("qwen3", "Qwen3", (QK_NORM, SLIDING_WINDOW)),
     "Qwen3ForSequenceClassification": Architecture(
         "qwen3", "Qwen3-Reranker, converted to labels", (QK_NORM, SLIDING_WINDOW, LABELS)
     ),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
+    "Qwen3VLForConditionalGeneration": Architecture(
+        "qwen3_vl", "Qwen3-VL-2B to 32B", (QK_NORM, IMAGES), pictures=_QWEN3_PICTURES
+    ),
     "Qwen3NextForCausalLM": Architecture(
         "qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS), num_undeclared=1
     ),
@@ -247,6 +272,11 @@ def has_experts(name: str) -> bool:
 def has_sparse_attention(name: str) -> bool:
     """Whether an index chooses what layers of an architecture attend to; False for one that has no file here."""
     return name in _ARCHITECTURES and _ARCHITECTURES[name].has_sparse_attention
+
+
+def picture_defaults(name: str) -> PictureDefaults | None:
+    """How an architecture's pictures are prepared where no file says so; None where it takes none."""
+    return _ARCHITECTURES[name].pictures if name in _ARCHITECTURES else None
 
 
 def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> None:

@@ -31,6 +31,8 @@ class Checkpoint:
             A `quantization_config` may have a file of its own.
         generation_config: `generation_config.json`, or what a GGUF header says; may be empty.
         gguf: the header of a GGUF file, with the tokenizer in its metadata.
+        preprocessor_config: `preprocessor_config.json`, or that part of `processor_config.json`: how pictures are
+            prepared; may be empty.
     """
 
     path: Path
@@ -38,6 +40,7 @@ class Checkpoint:
     config: Mapping[str, Any]
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     gguf: GGUFFile | None = None
+    preprocessor_config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text_config(self) -> Mapping[str, Any]:
@@ -135,14 +138,27 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     config = normalize_config(_read_json(path / "config.json"))
     if config.get("quantization_config") is None and (beside := quantization_beside(path, _read_json)) is not None:
         config["quantization_config"] = beside
-    generation = path / "generation_config.json"
-    return Checkpoint(path, "safetensors", config, _read_json(generation) if generation.is_file() else {})
+    generation = _read_if_there(path / "generation_config.json")
+    return Checkpoint(path, "safetensors", config, generation, preprocessor_config=_preprocessor_config(path))
+
+
+def _preprocessor_config(folder: Path) -> dict[str, Any]:
+    """How pictures are prepared; recent releases of transformers save it beside what is done with other modalities."""
+    own, shared = folder / "preprocessor_config.json", folder / "processor_config.json"
+    found = _read_json(own) if own.is_file() else _read_if_there(shared).get("image_processor", {})
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{shared}: image_processor is {found!r}, not an object")
+    return found
 
 
 def _open_gguf(path: Path) -> Checkpoint:
     file = read_gguf(path)
     config, generation = gguf_config(file)
     return Checkpoint(path, "gguf", config, generation, file)
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return _read_json(path) if path.is_file() else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -138,7 +138,10 @@ class Decoder(nn.Module):
         self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> Any:
         residual = Residual(self.embed(input_ids) if inputs_embeds is None else inputs_embeds)
-        residual, aux = self.run_layers(positions, residual)
+        return self.end(*self.run_layers(positions, residual))
+
+    def end(self, residual: Residual, aux: list[Residual]) -> Any:
+        """What `forward` returns, of what `run_layers` gave."""
         hidden_states = residual.tensor() if self.norm is None else self.norm(residual)
         return (hidden_states, [each.tensor() for each in aux]) if self.aux_layer_ids else hidden_states
 

@@ -19,7 +19,7 @@ from atom_models.layers.mixers.encoder_attention import EncoderAttention
 from atom_models.layers.mixers.index import LightningIndex
 from atom_models.layers.mixers.mixer import Mixer
 from atom_models.layers.mixers.mla import LatentAttention, mla_scale
-from atom_models.layers.mixers.rotary import Rotary, make_rotary
+from atom_models.layers.mixers.rotary import Rotary, StepAngles, axes_of_columns, make_rotary
 from atom_models.layers.mixture.experts import Experts
 from atom_models.layers.mixture.moe import MoE
 from atom_models.layers.mixture.moe_config import MoEConfig, RoutingConfig, SharedExpertsConfig
@@ -64,6 +64,7 @@ __all__ = [
     "Shard",
     "SharedExpertsConfig",
     "SigmoidGate",
+    "StepAngles",
     "Term",
     "UngatedActivation",
     "UngatedMLP",
@@ -71,6 +72,7 @@ __all__ = [
     "Unsummed",
     "VocabularyEmbedding",
     "WideRMSNorm",
+    "axes_of_columns",
     "make_latent_attention",
     "make_rotary",
     "mla_scale",

@@ -56,10 +56,13 @@ ROUNDED_TO: Mapping[str, WeightFormat] = {name: held.weights for name, held in _
 
 # Asked for by name: weights stay as the checkpoint has them, as where nothing is asked for.
 AS_STORED = "auto"
-# Asked for by name; the head stays dense, where rounding costs the most.
+# The head stays dense, where rounding costs the most, and so does what sees pictures: few weights, of which each token
+# of a picture carries the errors on.
+_DENSE = ("lm_head", "visual", "vision_tower", "mm_projector")
+# Asked for by name.
 ONLINE: Mapping[str, OneFormat] = {
     "none": UNQUANTIZED,
-    **{name: OneFormat(name, held, ("lm_head",)) for name, held in _HELD.items()},
+    **{name: OneFormat(name, held, _DENSE) for name, held in _HELD.items()},
 }
 
 

@@ -7,6 +7,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class PictureDefaults:
+    """What a family's processor does where no file says so; the fields are those of `VisionSpec`."""
+
+    min_pixels: int
+    max_pixels: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
 class VisionSpec:
     """Sizes and tokens of pictures.
 

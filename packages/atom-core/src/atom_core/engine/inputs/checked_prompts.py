@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from atom_core.messages import PlacedImage
+
 # Up to so many tokens, the work takes less time than handing it to a thread.
 INLINE_TOKENS = 1024
 
@@ -17,11 +19,13 @@ T = TypeVar("T")
 class CheckedPrompts:
     """Prompts whose every token id is one of the model's; `InputProcessor.check_prompts` makes them.
 
-    `num_first_tokens` is as in `Prompt`, for each of them; empty where no prompt is a pair.
+    `num_first_tokens` is as in `Prompt`, for each of them; empty where no prompt is a pair. So are `images`, empty where
+    no prompt has one.
     """
 
     token_ids: Sequence[list[int]]
     num_first_tokens: Sequence[int] = ()
+    images: Sequence[tuple[PlacedImage, ...]] = ()
 
 
 async def beside_the_loop(work: Callable[[], T], *, num_tokens: int) -> T:

@@ -34,7 +34,8 @@ from atom_core.engine.inputs.validation import (
     num_logprobs,
 )
 from atom_core.errors import InvalidRequestError
-from atom_core.messages import Pooling, PoolingKind, Prompt, SamplingParams, Submission
+from atom_core.images.placing import place_images
+from atom_core.messages import Image, PlacedImage, Pooling, PoolingKind, Prompt, SamplingParams, Submission
 from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
 from atom_core.structured_output.constraints.choice import BackendSetting
 from atom_core.structured_output.constraints.grammar import GrammarError
@@ -84,6 +85,7 @@ class InputProcessor:
             max_request_logprobs=args.max_request_logprobs,
             why_no_text=why_no_text,
             is_encoder=info.is_encoder,
+            images=info.images,
             kv_role=None if (transfer := read_kv_transfer(args.kv_transfer_config)) is None else transfer.kv_role,
         )
         return cls(
@@ -137,11 +139,18 @@ class InputProcessor:
         token_ids = bad_words_token_ids(self._tokenizer, params.bad_words)
         return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
 
-    def check_prompts(self, prompts: Sequence[Sequence[int]], num_first_tokens: Sequence[int] = ()) -> CheckedPrompts:
-        """Check the token ids of prompts, so that `process` need not. Blocks, the longer the more there are.
+    def check_prompts(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_first_tokens: Sequence[int] = (),
+        images: Sequence[Sequence[Image]] = (),
+    ) -> CheckedPrompts:
+        """Check the token ids and pictures of prompts, so that `process` need not. Blocks, the longer the more there are.
 
         Args:
+            prompts: token ids, with one image token (`VisionSpec.image_token_id`) for each picture: it is widened.
             num_first_tokens: as in `Prompt`, for each of them; empty where no prompt is a pair.
+            images: the pictures of each, in order, as `VisionSpec.fitted` has them; empty where no prompt has any.
 
         Raises:
             InvalidRequestError: one of them is no prompt of this model.
@@ -149,7 +158,12 @@ class InputProcessor:
         for prompt in prompts:
             check_prompt_length(prompt, self.limits)
             check_prompt_ids(prompt, self.limits.vocab_size)
-        return CheckedPrompts([list(prompt) for prompt in prompts], num_first_tokens)
+        pairs = zip(prompts, images or ((),) * len(prompts), strict=True)
+        placed = [place_images(prompt, own, self.limits.images) for prompt, own in pairs]
+        for each in placed if images else ():
+            check_prompt_length(each.token_ids, self.limits)
+        of_prompts = [each.images for each in placed] if any(images) else ()
+        return CheckedPrompts([each.token_ids for each in placed], num_first_tokens, of_prompts)
 
     def process(
         self,
@@ -226,9 +240,10 @@ class InputProcessor:
         checked = prompts if isinstance(prompts, CheckedPrompts) else self.check_prompts(prompts)
         for token_ids in checked.token_ids:
             self._check_lengths(token_ids, params)
-        pairs = zip(checked.token_ids, checked.num_first_tokens or [0] * len(checked.token_ids), strict=True)
+        count = len(checked.token_ids)
+        rows = zip(checked.token_ids, checked.num_first_tokens or [0] * count, checked.images or [()] * count, strict=True)
         return Submission(
-            prompts=[self._prompt(token_ids, params, num_first) for token_ids, num_first in pairs],
+            prompts=[self._prompt(token_ids, params, num_first, images) for token_ids, num_first, images in rows],
             sampling_params=params,
             arrival_time=time.monotonic(),
             priority=priority,
@@ -242,7 +257,9 @@ class InputProcessor:
         check_lengths(params, self.limits, num_prompt_tokens=len(token_ids))
         check_num_logprobs(num_logprobs(params, self.limits, num_prompt_tokens=len(token_ids)), self.limits)
 
-    def _prompt(self, token_ids: list[int], params: SamplingParams, num_first_tokens: int) -> Prompt:
+    def _prompt(
+        self, token_ids: list[int], params: SamplingParams, num_first_tokens: int, images: tuple[PlacedImage, ...]
+    ) -> Prompt:
         room = self.limits.max_model_len - len(token_ids)
         return Prompt(
             request_id=str(next(self._ids)),
@@ -250,6 +267,7 @@ class InputProcessor:
             seed=self._random.getrandbits(63) if params.seed is None else params.seed,
             max_tokens=room if params.max_tokens is None else params.max_tokens,
             num_first_tokens=num_first_tokens,
+            images=images,
         )
 
     def _resolve(self, params: SamplingParams) -> SamplingParams:

@@ -12,6 +12,7 @@ from atom_core.errors import InvalidRequestError
 from atom_core.kv_transfer.config import KVRole
 from atom_core.messages import SamplingParams, ThinkingBudget
 from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
+from atom_models.vision.spec import VisionSpec
 
 MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKENS = 128
@@ -33,7 +34,8 @@ class RequestLimits:
     """What a request may ask of this engine.
 
     `why_no_text` is why a model writes none, as the end of a sentence; None where it does. An encoder's prompts may be
-    as long as its context. `kv_role` is what the engine does for others, or they for it.
+    as long as its context. `kv_role` is what the engine does for others, or they for it. `images`
+    says which pictures a prompt may have; None where it has none.
     """
 
     max_model_len: int
@@ -43,6 +45,7 @@ class RequestLimits:
     why_no_text: str | None = None
     is_encoder: bool = False
     kv_role: KVRole | None = None
+    images: VisionSpec | None = None
 
     @property
     def max_prompt_len(self) -> int:

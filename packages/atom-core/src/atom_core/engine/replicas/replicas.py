@@ -177,9 +177,8 @@ class Replicas:
         routes = []
         for prompt in submission.prompts:
             try:
-                route = self._router.route(
-                    prompt.token_ids, loads, salt=submission.prefix_salt, most_blocks=most_blocks
-                )
+                about = {"salt": submission.prefix_salt, "images": prompt.images}
+                route = self._router.route(prompt.token_ids, loads, most_blocks=most_blocks, **about)
             except LookupError:
                 raise EngineDeadError("no engine works") from None
             loads[route.rank] += route.num_to_compute + output_cost(prompt, submission)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from atom_core.engine.replicas.known_blocks import KnownBlocks
 from atom_core.kv_cache.config import PrefixHash
 from atom_core.kv_cache.hashing import BlockNames, make_block_hasher
+from atom_core.messages import PlacedImage
 
 # The prompts of a request are compared by so many blocks at most, all together: naming them takes some ms of the event
 # loop.
@@ -63,19 +64,26 @@ class Router:
             known.clear()
 
     def route(
-        self, token_ids: list[int], loads: Mapping[int, int], *, salt: str = "", most_blocks: int = MOST_NAMED_BLOCKS
+        self,
+        token_ids: list[int],
+        loads: Mapping[int, int],
+        *,
+        salt: str = "",
+        images: Sequence[PlacedImage] = (),
+        most_blocks: int = MOST_NAMED_BLOCKS,
     ) -> Route:
         """Choose an engine for a prompt, which it is then taken to have been sent.
 
         Args:
             loads: tokens that wait at each engine.
             salt: prompts of different salts share nothing.
+            images: the pictures of the prompt.
             most_blocks: how many leading blocks of the prompt are compared, at most.
 
         Raises:
             LookupError: there is no engine.
         """
-        names = self._names_of(token_ids, salt, most_blocks)
+        names = self._names_of(token_ids, salt, images, most_blocks)
         to_compute = {
             rank: len(token_ids) - self._block_size * known.num_leading(names) for rank, known in self._known.items()
         }
@@ -86,10 +94,12 @@ class Router:
         self._sent[rank] += to_compute[rank]
         return Route(rank, to_compute[rank])
 
-    def _names_of(self, token_ids: list[int], salt: str, most_blocks: int) -> Sequence[bytes]:
+    def _names_of(
+        self, token_ids: list[int], salt: str, images: Sequence[PlacedImage], most_blocks: int
+    ) -> Sequence[bytes]:
         """Names of the blocks that a prompt could find: its last token is always computed."""
         names: list[bytes] = []
         if self._finds_prefixes:
             num_blocks = min((len(token_ids) - 1) // self._block_size, most_blocks)
-            self._names.extend(names, token_ids, num_blocks, salt=salt)
+            self._names.extend(names, token_ids, num_blocks, salt=salt, images=images)
         return names

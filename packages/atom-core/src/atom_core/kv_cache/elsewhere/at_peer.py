@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 
 from atom_core.kv_cache.elsewhere.protocol import BlockKey
-from atom_core.kv_cache.hashing import pack_token_ids
-from atom_core.messages import PeerPrompt
+from atom_core.kv_cache.hashing import image_keys, pack_image_keys, pack_token_ids
+from atom_core.messages import PeerPrompt, PlacedImage
 from atom_kernels.protocols import GroupSpec
 
 
@@ -56,6 +56,7 @@ class PromptAtPeer:
         return name in self._indexes
 
 
-def digest_of(token_ids: Sequence[int]) -> bytes:
-    """By which a peer knows that both sides mean the same tokens."""
-    return hashlib.sha256(pack_token_ids(token_ids)).digest()
+def digest_of(token_ids: Sequence[int], images: Sequence[PlacedImage]) -> bytes:
+    """By which a peer knows that both sides mean the same tokens, and the same pictures in them."""
+    pictures = pack_image_keys(image_keys(images, 0, len(token_ids)))
+    return hashlib.sha256(pack_token_ids(token_ids) + pictures).digest()

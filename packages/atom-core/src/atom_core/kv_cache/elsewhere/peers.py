@@ -15,6 +15,7 @@ from atom_core.messages import (
     KVTransferParams,
     KVTransferStats,
     PeerPrompt,
+    PlacedImage,
     Transfer,
     TransferResult,
 )
@@ -65,11 +66,18 @@ class PeerBlocks:
         """Leading tokens of a prompt that a peer can go on from: it computes one token at least."""
         return (num_prompt_tokens - 1) // self._block_size * self._block_size
 
-    def expect(self, params: KVTransferParams, token_ids: Sequence[int], names: Sequence[bytes]) -> PromptAtPeer | None:
+    def expect(
+        self,
+        params: KVTransferParams,
+        token_ids: Sequence[int],
+        names: Sequence[bytes],
+        images: Sequence[PlacedImage] = (),
+    ) -> PromptAtPeer | None:
         """What comes of this prompt; None where nothing does.
 
         Args:
             names: what the prefix cache calls its leading full blocks.
+            images: its pictures.
         """
         num_blocks, rest = divmod(params.remote_num_tokens, self._block_size)
         is_whole = not rest and 0 < params.remote_num_tokens <= self.num_kept_tokens(len(token_ids))
@@ -77,7 +85,7 @@ class PeerBlocks:
         if not is_whole or key is None or not self._config.may_fetch_from(host, port):
             self._num_failed += 1
             return None
-        digest = digest_of(token_ids[: params.remote_num_tokens])
+        digest = digest_of(token_ids[: params.remote_num_tokens], images)
         prompt = PeerPrompt(params.remote_engine_id or "", key, digest, host, port)
         blocks = PromptBlocks(self._groups, num_blocks, self._block_size)
         return PromptAtPeer(prompt, blocks, names[:num_blocks], params.remote_num_followed_tokens // self._block_size)
@@ -118,7 +126,7 @@ class PeerBlocks:
         number, key = next(self._ids), secrets.token_urlsafe(16)
         self._sends[number] = places
         copies = tuple(BlockCopy(place, position) for position, place in enumerate(places))
-        prompt = PeerPrompt(self._config.engine_id, key, digest_of(token_ids[:num_tokens]))
+        prompt = PeerPrompt(self._config.engine_id, key, digest_of(token_ids[:num_tokens], table.images))
         self._begun.append(Transfer(number, "send", copies, prompt))
         return KVTransferParams(
             do_remote_prefill=True,

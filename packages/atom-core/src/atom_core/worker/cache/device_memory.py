@@ -12,7 +12,7 @@ from atom_core.worker.cache.pages import CachePages
 from atom_core.worker.cache.tensors import allocate_caches
 from atom_core.worker.devices.protocol import WorkerDevice
 from atom_core.worker.graphs.plan import GraphsToCapture, plan_graphs
-from atom_core.worker.model.dummy_steps import largest_step, run_step
+from atom_core.worker.model.dummy_steps import encode_largest, largest_step, run_step
 from atom_core.worker.model.early_compilation import compile_prompts
 from atom_core.worker.model.engine_model import EngineModel
 
@@ -66,7 +66,9 @@ def measure_memory(
     paged = model.with_caches(caches, [group.layers for group in pages.groups])
     compile_prompts(config, paged)
     torch.cuda.reset_peak_memory_stats()
+    seen = encode_largest(config, paged)
     run_step(config, paged, largest_step(config))
+    del seen  # it lay beside the step
     torch.cuda.synchronize()
     activations = torch.cuda.max_memory_allocated() - weights
     torch.cuda.empty_cache()

@@ -81,11 +81,14 @@ class PieceGraphs:
         input_ids, positions = self._inputs.tokens(size)
         geometry = dummy_geometry([size], self._inputs.block_size, str(self._inputs.device))
         with self._model.mixing((geometry,) * self._model.num_groups):
-            captured = self._capture(partial(_states, self._model, input_ids, positions), in_pieces=True)
+            run = partial(_states, self._model, input_ids, positions, self._inputs.offsets(size))
+            captured = self._capture(run, in_pieces=True)
         captured.share()
         self._captured[size] = captured
 
 
-def _states(model: EngineModel, input_ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    states = model.run_layers(input_ids, positions)
+def _states(
+    model: EngineModel, input_ids: torch.Tensor, positions: torch.Tensor, offsets: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    states = model.run_layers(input_ids, positions if offsets is None else positions + offsets)
     return (states.hidden_TD, *states.aux)

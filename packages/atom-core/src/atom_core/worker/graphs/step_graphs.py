@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -165,6 +166,7 @@ class StepGraphs:
             max_decode_len=shape.tokens_each,
             graph=shape,
         )
+        batch = replace(batch, offsets=self._inputs.offsets(shape.num_tokens))
         model = self._capture(partial(self._run_model, batch))
         logits_nR = model.outputs[0]
         samplers = {each: self._capture(partial(self._draw, logits_nR, batch, each)) for each in self._drawings}

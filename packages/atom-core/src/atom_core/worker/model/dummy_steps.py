@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,16 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -
     if (draft := model.draft) is not None:
         features_TD = draft.model.features(states.hidden_TD, states.aux)
         draft.guess(draft.forward(input_ids, positions, features_TD, geometries)[: config.scheduler.max_num_seqs])
+
+
+def encode_largest(config: EngineConfig, model: EngineModel) -> Sequence[torch.Tensor]:
+    """What the tower makes of as many of the largest pictures as a step encodes; nothing where there is none."""
+    if config.images is None or model.encode is None:
+        return ()
+    most, unit = config.images.most_tokens, config.images.spec.unit
+    rows = math.isqrt(most)
+    picture = torch.zeros(rows * unit, most // rows * unit, 3, dtype=torch.uint8, device=config.device)
+    return model.encode([picture] * (config.scheduler.max_num_image_tokens // most))
 
 
 def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:

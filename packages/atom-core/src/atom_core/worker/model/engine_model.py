@@ -11,12 +11,14 @@ import torch
 
 from atom_core.worker.model.cached_mixers import CachedMixers
 from atom_core.worker.model.engine_draft import EngineDraft
+from atom_core.worker.vision.feature_cache import Encode
 from atom_kernels.protocols import BatchGeometry, Caches
 from atom_models.adapters.loaded import LoadedAdapters
 from atom_models.adapters.step import AdapterStep
 from atom_models.groups import WHOLE, Stage
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
+from atom_models.vision.seen import SeenRows
 
 
 class LayerStates(NamedTuple):
@@ -58,6 +60,8 @@ class EngineModel:
         arriving: ``[most tokens, D]``, whose first rows hold what the stage before gave of a step; None in the first.
         balancer: moves experts between ranks; None where they stay.
         adapters: what its linears can add; None where it was built to take none.
+        encode: the tower: pictures, uint8 ``[height, width, 3]`` each, to features ``[tokens, width]`` of each; None
+            where it reads text alone.
     """
 
     run: Callable[..., Any]
@@ -76,6 +80,7 @@ class EngineModel:
     balancer: ExpertBalancer | None = None
     classify: Callable[[torch.Tensor], torch.Tensor] | None = None
     adapters: LoadedAdapters | None = None
+    encode: Encode | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:
@@ -108,21 +113,30 @@ class EngineModel:
         geometries: Sequence[BatchGeometry],
         adapters: AdapterStep | None = None,
         token_types: torch.Tensor | None = None,
+        seen: SeenRows | None = None,
     ) -> LayerStates:
         """The states of int64 ``[T]`` ids at `positions`; `geometries` has one for each group.
 
         Args:
+            positions: int64 ``[T]``, or ``[3, T]`` in time, height and width.
             adapters: which adapter each token has; None where none has one.
             token_types: int64 ``[T]``, 1 in the second of two texts; None where there is none.
+            seen: rows of pictures, and what stands there; None where there are none.
         """
         with self.mixing(geometries, adapters):
-            return self.run_layers(input_ids, positions, token_types)
+            return self.run_layers(input_ids, positions, token_types, seen)
 
     def run_layers(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, token_types: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        token_types: torch.Tensor | None = None,
+        seen: SeenRows | None = None,
     ) -> LayerStates:
         """As `forward`, while the mixers are told of the batch."""
-        if token_types is not None:
+        if seen is not None:
+            output = self.run(input_ids, positions, seen=seen)
+        elif token_types is not None:
             output = self.run(input_ids, positions, token_types)
         elif self.arriving is None:
             output = self.run(input_ids, positions)

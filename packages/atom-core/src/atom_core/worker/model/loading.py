@@ -53,6 +53,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         place_experts=place_with_copies(config.parallel.num_redundant_experts),
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
         takes_adapters=config.lora is not None,
+        language_model_only=config.images is None,
     )
     speculation = config.speculation
     draft: EngineDraft | None = None
@@ -86,6 +87,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         balancer=_balancer(config, model, context),
         classify=getattr(model, "classify", None),
         adapters=_adapters(config, model, context),
+        encode=None if config.images is None else model.vision.encode,
     )
 
 

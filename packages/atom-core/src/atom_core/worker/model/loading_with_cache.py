@@ -67,6 +67,8 @@ def load_and_measure(
         num_bytes = max(num_bytes - device.memory_for_offload(in_memory), 0)
     if model.adapters is not None:
         num_bytes = max(num_bytes - model.adapters.num_bytes, 0)
+    if config.images is not None:
+        num_bytes = max(num_bytes - config.images.cache_bytes, 0)
     size = size_cache(config, pages, num_bytes, ranks.smallest)
     report = LoadReport(
         pages=pages,

@@ -17,6 +17,7 @@ from atom_kernels.protocols import BatchGeometry
 if TYPE_CHECKING:
     from atom_core.worker.graphs.shapes import GraphShape
     from atom_models.adapters.step import AdapterStep
+    from atom_models.vision.seen import SeenRows
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,9 @@ class ModelInput:
             first. Geometries are then those of the graph.
         token_types: int64 ``[T]`` on the device, 1 in the second of two texts; None where no request has two.
         adapters: which adapter each token has; None where none has one.
+        offsets: int64 ``[T]`` or ``[3, T]`` on the device, what the model adds to `positions` where pictures moved
+            tokens; None where none did.
+        seen: rows of pictures, and what stands there; None where there are none.
     """
 
     rows: StepRows
@@ -192,6 +196,13 @@ class ModelInput:
     places: torch.Tensor | None = None
     token_types: torch.Tensor | None = None
     adapters: AdapterStep | None = None
+    offsets: torch.Tensor | None = None
+    seen: SeenRows | None = None
+
+    @property
+    def model_positions(self) -> torch.Tensor:
+        """Int64 ``[T]`` or ``[3, T]``: the positions that the model is given."""
+        return self.positions if self.offsets is None else self.positions + self.offsets
 
     @property
     def geometry(self) -> BatchGeometry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +12,13 @@ from atom_core.worker.devices.upload import send, upload
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
+from atom_core.worker.steps.moved_positions import MovedPositions, on_device
 from atom_kernels.protocols import BatchGeometry
 from atom_kernels.select import select
 from atom_kernels.step_inputs import BUILD_STEP_INPUTS, WRITE_TABLES, StepInputsProblem, TableWritesProblem
+
+if TYPE_CHECKING:
+    from atom_core.worker.vision.sight import Sight
 
 NUM_FIELDS = 8
 
@@ -24,13 +29,16 @@ class DeviceInputs:
     Args:
         tables: what the device keeps of the requests.
         max_num_seqs, max_num_tokens: the most requests and tokens of a batch.
+        sees: pictures may move positions.
 
     Attributes:
         device: where they are.
         block_size: tokens of a cache block.
     """
 
-    def __init__(self, tables: DeviceTables, *, block_size: int, max_num_seqs: int, max_num_tokens: int) -> None:
+    def __init__(
+        self, tables: DeviceTables, *, block_size: int, max_num_seqs: int, max_num_tokens: int, sees: bool = False
+    ) -> None:
         self._tables, self.block_size = tables, block_size
         self.device = device = tables.words.device
         num_groups, _, max_blocks = tables.block_tables.shape
@@ -41,15 +49,24 @@ class DeviceInputs:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self._input_ids, self._positions = buffer(max_num_tokens), buffer(max_num_tokens)
+        self._offsets = MovedPositions(buffer(max_num_tokens)) if sees else None
         self._slot_mapping = buffer(num_groups, max_num_tokens)
         self._query_start_loc = buffer(max_num_seqs + 1, dtype=torch.int32)
         self._seq_lens = buffer(max_num_seqs, dtype=torch.int32)
         self._block_table = buffer(num_groups, max_num_seqs, max_blocks, dtype=torch.int32)
         self._sampled_tokens, self._sample_slots, self._sample_positions = buffer(3, max_num_tokens)
 
-    def build(self, rows: StepRows, shape: GraphShape | None = None, graph: GraphShape | None = None) -> ModelInput:
+    def build(
+        self,
+        rows: StepRows,
+        shape: GraphShape | None = None,
+        graph: GraphShape | None = None,
+        sight: Sight | None = None,
+    ) -> ModelInput:
         """The batch of a step, after `states.update(step)`; behind it the buffers hold padding (see `fill`)."""
         places = self.fill(rows, shape)
+        if self._offsets is not None and shape is not None:
+            self._offsets.fill(rows, shape, sight, _num_repeated(rows, shape))
         batch = self.view(
             rows,
             num_reqs=rows.num_reqs,
@@ -63,6 +80,8 @@ class DeviceInputs:
             num_prompt_keys=rows.num_prompt_keys,
             graph=graph,
         )
+        if sight is not None:
+            batch = replace(batch, offsets=on_device(sight.offsets, self.device), seen=sight.seen)
         if places is None:
             return batch
         tokens = (self._input_ids, self._positions, self._sample_slots, self._sample_positions)
@@ -138,6 +157,10 @@ class DeviceInputs:
     def tokens(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and positions, int64 ``[num_tokens]`` each."""
         return self._input_ids[:num_tokens], self._positions[:num_tokens]
+
+    def offsets(self, num_tokens: int) -> torch.Tensor | None:
+        """What captured work adds to the positions, int64 ``[num_tokens]``; None where nothing moves them."""
+        return None if self._offsets is None else self._offsets.buffer[:num_tokens]
 
     def view(
         self,

@@ -31,6 +31,7 @@ from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_core.worker.steps.protocol import WholeStep
 
 if TYPE_CHECKING:
+    from atom_core.worker.vision.sight import Sight
     from atom_models.adapters.step import AdapterStep
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class DeviceSteps:
             # Room for the padding of graphs.
             max_num_seqs=max(max_num_seqs + 1, PROMPT_REQS),
             max_num_tokens=max(max_num_tokens, max_num_seqs),
+            sees=config.images is not None,
         )
         self._compilation = EarlyCompilation(config, model, sampler, tables, self._inputs)
         self._compilation.compile_ends()
@@ -119,34 +121,45 @@ class DeviceSteps:
         finally:
             self.is_preparing = False
 
-    def build(self, rows: StepRows, *, needs_hidden_states: bool, adapters: AdapterStep | None = None) -> ModelInput:
+    def build(
+        self,
+        rows: StepRows,
+        *,
+        needs_hidden_states: bool,
+        adapters: AdapterStep | None = None,
+        sight: Sight | None = None,
+    ) -> ModelInput:
         """See `Steps`. It is padded to the shape of its graph, or of its pieces where it has none.
 
-        Of steps with adapters decodes alone have graphs. Where nobody warms up, the first decode has everything
+        Of steps with adapters decodes alone have graphs, and those with tokens of pictures have none. Where nobody warms up, the first decode has everything
         captured: sooner, it would delay first tokens.
         """
         if self._captures_late and rows.num_decodes == rows.num_reqs:
             while self.capture_next():
                 self.num_late_captures += 1
+        if sight is not None and sight.seen is not None:
+            return replace(self._inputs.build(rows, sight=sight), adapters=adapters)
         has_all = len(rows.sampling) > 0 and not needs_hidden_states
         if adapters is not None:
             graph = self._adapter_graphs.shape_of(rows) if has_all else None
             if graph is not None:
                 self._adapters.fill(adapters, rows, graph)
-            return replace(self._inputs.build(rows, graph, graph), adapters=adapters)
+            return replace(self._inputs.build(rows, graph, graph, sight), adapters=adapters)
         graph = self._graphs.shape_of(rows) if has_all else None
-        return self._inputs.build(rows, graph or self._pieces.shape_of(rows), graph)
+        return self._inputs.build(rows, graph or self._pieces.shape_of(rows), graph, sight)
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
-        shape = None if batch.adapters is not None else self._pieces.shape_of(batch.rows)
+        is_plain = batch.adapters is None and batch.seen is None
+        shape = self._pieces.shape_of(batch.rows) if is_plain else None
         if shape is None:
             return self._model.forward(
                 batch.input_ids,
-                batch.positions,
+                batch.model_positions,
                 batch.geometries,
                 adapters=batch.adapters,
                 token_types=batch.token_types,
+                seen=batch.seen,
             )
         return self._pieces.replay(batch, shape)
 
@@ -202,7 +215,7 @@ class DeviceSteps:
 
 def _run_whole(model: EngineModel, batch: ModelInput) -> tuple[torch.Tensor, ...]:
     """Logits of the rows that sample, and the states of all tokens where a draft model reads them."""
-    states = model.forward(batch.input_ids, batch.positions, batch.geometries, batch.adapters)
+    states = model.forward(batch.input_ids, batch.model_positions, batch.geometries, batch.adapters)
     logits_nR = model.compute_logits(batch.of_sampling_rows(states.hidden_TD)).contiguous()
     return (logits_nR,) if model.draft is None else (logits_nR, states.hidden_TD, *states.aux)
 

@@ -14,6 +14,7 @@ from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 from atom_core.worker.steps.protocol import WholeStep
 
 if TYPE_CHECKING:
+    from atom_core.worker.vision.sight import Sight
     from atom_models.adapters.step import AdapterStep
 
 
@@ -26,15 +27,29 @@ class HostSteps:
         self.is_preparing = self.launches_kernels = False
         self.num_late_captures = 0
 
-    def build(self, rows: StepRows, *, needs_hidden_states: bool, adapters: AdapterStep | None = None) -> ModelInput:
+    def build(
+        self,
+        rows: StepRows,
+        *,
+        needs_hidden_states: bool,
+        adapters: AdapterStep | None = None,
+        sight: Sight | None = None,
+    ) -> ModelInput:
         """See `Steps`."""
         batch = build_input(rows, self._tables, self._block_size)
+        if sight is not None:
+            batch = replace(batch, offsets=torch.from_numpy(sight.offsets), seen=sight.seen)
         return batch if adapters is None else replace(batch, adapters=adapters)
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
         return self._model.forward(
-            batch.input_ids, batch.positions, batch.geometries, adapters=batch.adapters, token_types=batch.token_types
+            batch.input_ids,
+            batch.model_positions,
+            batch.geometries,
+            adapters=batch.adapters,
+            token_types=batch.token_types,
+            seen=batch.seen,
         )
 
     def replay_model(self, batch: ModelInput) -> WholeStep | None:

@@ -11,6 +11,7 @@ from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.steps.batch import ModelInput, StepRows
 
 if TYPE_CHECKING:
+    from atom_core.worker.vision.sight import Sight
     from atom_models.adapters.step import AdapterStep
 
 
@@ -49,12 +50,20 @@ class Steps(Protocol):
         """Graphs that were captured while a step waited for them."""
         ...
 
-    def build(self, rows: StepRows, *, needs_hidden_states: bool, adapters: AdapterStep | None = None) -> ModelInput:
+    def build(
+        self,
+        rows: StepRows,
+        *,
+        needs_hidden_states: bool,
+        adapters: AdapterStep | None = None,
+        sight: Sight | None = None,
+    ) -> ModelInput:
         """The batch of a step, after the tables were written.
 
         Args:
             needs_hidden_states: more of it is needed than the logits of the rows that sample.
             adapters: which adapter each token has; None where none has one.
+            sight: what pictures make of the step; None where none of its requests has any.
         """
         ...
 

@@ -12,12 +12,14 @@ from atom_models.layers.mixers.mixer import Mixer
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
-    from atom_models.layers.mixers.rotary import Rotary
+    from atom_models.layers.mixers.rotary import Rotary, StepAngles
     from atom_models.layers.norms.norm import RMSNorm
 
 
 class Attention(Mixer):
     """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, causal, over everything cached so far.
+
+    Positions are int64 ``[T]``, or the angles of the step (`StepAngles`), which `rotary` gave.
 
     Args:
         num_heads, num_kv_heads: how many heads this rank has.
@@ -66,22 +68,38 @@ class Attention(Mixer):
         self._rotary = rotary
         self.q_norm, self.k_norm = q_norm, k_norm
 
-    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor | StepAngles
+    ) -> torch.Tensor:
+        if isinstance(positions, torch.Tensor):
+            return super().forward(q, k, v, positions)
+        return super().forward(q, k, v, *positions)
+
+    def mix(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         num_tokens = q.shape[0]
         heads = (
             q.view(num_tokens, *self._q_shape),
             k.view(num_tokens, *self._kv_shape),
             v.view(num_tokens, *self._kv_shape),
         )
-        return self._host.mix(heads, self._prologue(positions)).view(num_tokens, -1)
+        return self._host.mix(heads, self._prologue(positions, cos_sin)).view(num_tokens, -1)
 
-    def _prologue(self, positions: torch.Tensor) -> AttentionPrologue | None:
+    def _prologue(self, positions: torch.Tensor, cos_sin: torch.Tensor | None) -> AttentionPrologue | None:
         q_norm, k_norm, rotary = self.q_norm, self.k_norm, self._rotary
         if rotary is None and q_norm is None and k_norm is None:
             return None
+        if cos_sin is None and rotary is not None:
+            cos_sin = rotary.cos_sin_cache
         return AttentionPrologue(
             positions,
-            cos_sin_cache=rotary.cos_sin_cache if rotary is not None else None,
+            cos_sin_cache=cos_sin,
             interleaved=rotary is not None and rotary.interleaved,
             q_norm_weight=q_norm.effective_weight if q_norm is not None else None,
             k_norm_weight=k_norm.effective_weight if k_norm is not None else None,

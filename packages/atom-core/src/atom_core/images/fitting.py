@@ -1,0 +1,68 @@
+"""`as_image`: pictures of programs, brought to a size that the model takes. Pillow does the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atom_core.errors import InvalidRequestError
+from atom_core.images.placing import NAME
+from atom_core.messages import Image
+from atom_models.vision.spec import VisionSpec
+
+INSTALL = "install the extra: pip install 'atom-core[images]'"
+
+
+def as_image(picture: Any, spec: VisionSpec) -> Image:
+    """A picture that was resized, bicubically, to `VisionSpec.fitted`; an `Image` is left as it is.
+
+    Args:
+        picture: an `Image`, an array uint8 ``[height, width, 3]`` of red, green and blue, or a picture of Pillow, whose
+            transparent parts show white.
+
+    Raises:
+        InvalidRequestError: it is something else, or one side is more than 200 times the other.
+        ImportError: there is no Pillow.
+    """
+    if isinstance(picture, Image):
+        return picture
+    pillow = _pillow()
+    if isinstance(picture, np.ndarray):
+        picture = pillow.fromarray(_checked(picture))
+    if not isinstance(picture, pillow.Image):
+        raise InvalidRequestError(
+            f"a picture is a {type(picture).__name__}; it must be an Image, an array uint8 [height, width, 3] or a "
+            "picture of Pillow",
+            NAME,
+        )
+    try:
+        height, width = spec.fitted(picture.height, picture.width)
+    except ValueError as error:
+        raise InvalidRequestError(str(error), NAME) from None
+    fitted = _as_rgb(picture, pillow).resize((width, height), pillow.Resampling.BICUBIC)
+    return Image.of(height, width, fitted.tobytes())
+
+
+def _checked(array: np.ndarray) -> np.ndarray:
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
+        raise InvalidRequestError(
+            f"a picture is an array {array.dtype} {list(array.shape)}; it must be uint8 [height, width, 3]", NAME
+        )
+    return np.ascontiguousarray(array)
+
+
+def _as_rgb(picture: Any, pillow: Any) -> Any:
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    shown = pillow.new("RGBA", picture.size, "white")
+    shown.alpha_composite(picture.convert("RGBA"))
+    return shown.convert("RGB")
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image as pillow
+    except ImportError:
+        raise ImportError(f"Pillow is needed to resize pictures, and it is not installed: {INSTALL}") from None
+    return pillow

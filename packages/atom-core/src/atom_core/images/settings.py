@@ -1,0 +1,77 @@
+"""`resolve_images`: what an engine sees, and how much of it in one step."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from atom_core.config.options import ConfigError
+from atom_core.config.sections import ImagesConfig
+from atom_models.vision.reading import vision_spec
+
+if TYPE_CHECKING:
+    from atom_core.config.engine_args import EngineArgs
+    from atom_models import Checkpoint
+    from atom_models.vision.spec import VisionSpec
+
+
+def resolve_images(args: EngineArgs, checkpoint: Checkpoint, choices: list[str]) -> ImagesConfig | None:
+    """What is known of pictures; None where the engine reads text alone.
+
+    Pictures are encoded whole: where a step has no room for the largest that the model was made for, they are made
+    smaller.
+
+    Raises:
+        ConfigError: a setting that does not go with pictures, or leaves no room for the smallest.
+    """
+    # Layers of transformers are those of the language model.
+    reads_text = args.language_model_only or args.model_impl == "transformers"
+    spec = None if reads_text else vision_spec(checkpoint)
+    if spec is None:
+        if args.max_num_image_tokens is not None:
+            raise ConfigError(
+                f"max_num_image_tokens is {args.max_num_image_tokens}, and {checkpoint.architecture} reads text alone "
+                "here: leave it out"
+            )
+        return None
+    _refuse_unfit(args, checkpoint)
+    if args.max_num_image_tokens is not None:
+        spec = _within(spec, args.max_num_image_tokens, choices)
+    return ImagesConfig(spec, args.image_cache_memory)
+
+
+def image_token_budget(args: EngineArgs, images: ImagesConfig | None, max_num_batched_tokens: int) -> int:
+    """Tokens of the pictures that one step encodes: those of the largest at least; 0 where there are none."""
+    if images is None:
+        return 0
+    return args.max_num_image_tokens or max(images.most_tokens, max_num_batched_tokens)
+
+
+def _within(spec: VisionSpec, most_tokens: int, choices: list[str]) -> VisionSpec:
+    """What is seen where no picture has more tokens than that."""
+    most_pixels = most_tokens * spec.unit**2
+    if most_pixels < spec.min_pixels:
+        raise ConfigError(
+            f"max_num_image_tokens is {most_tokens}, and the smallest picture has {-(-spec.min_pixels // spec.unit**2)}: "
+            "give at least as many, or language_model_only"
+        )
+    if most_pixels >= spec.max_pixels:
+        return spec
+    choices.append(f"max_pixels = {most_pixels}: pictures are made small enough for {most_tokens} tokens of a step")
+    return dataclasses.replace(spec, max_pixels=most_pixels)
+
+
+def _refuse_unfit(args: EngineArgs, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError for the first setting that does not go with pictures."""
+    asked = {
+        # What a tower gives is added behind layers that may be those of another stage.
+        f"pipeline_parallel_size {args.pipeline_parallel_size}": args.pipeline_parallel_size > 1,
+        # What is compiled takes tokens alone.
+        f"level {args.level}": args.level > 0,
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError(
+                f"{what} does not go with pictures, which {checkpoint.architecture} sees: leave it out, or give "
+                "language_model_only"
+            )

@@ -1,0 +1,109 @@
+"""`Pictures`: the pictures of running requests, and what a step sees of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+
+from atom_core.messages import Image, PlacedImage, ScheduledRequest, SchedulerOutput
+from atom_core.worker.devices.upload import send, upload
+from atom_core.worker.vision.feature_cache import Encode, FeatureCache
+from atom_core.worker.vision.seen_prompts import SeenPrompt
+from atom_core.worker.vision.sight import Sight
+from atom_models.vision.seen import SeenRows
+from atom_models.vision.spec import VisionSpec
+
+
+class Pictures:
+    """Follows the steps of one worker. Pixels are kept for as long as a request has them.
+
+    Args:
+        encode: the tower.
+        spec: what the model sees.
+        cache_bytes: of features that are kept beside what running requests need.
+        device: where the model is.
+
+    Attributes:
+        features: of pictures, by their digests.
+    """
+
+    def __init__(self, encode: Encode, spec: VisionSpec, *, cache_bytes: int, device: torch.device) -> None:
+        self._spec, self._device = spec, device
+        self.features = FeatureCache(encode, cache_bytes)
+        self._prompts: dict[str, SeenPrompt] = {}
+        self._pixels: dict[bytes, Image] = {}
+        self._num_requests: Counter[bytes] = Counter()
+
+    def update(self, step: SchedulerOutput) -> None:
+        """Forget what was dropped, and take in what is new."""
+        if self._prompts:
+            for request_id in step.dropped_request_ids:
+                self._forget(request_id)
+        for request in step.new_requests:
+            if request.images:
+                self._prompts[request.request_id] = SeenPrompt(request, self._spec)
+                for placed in request.images:
+                    self._keep(placed.image)
+
+    def look(self, step: SchedulerOutput) -> Sight | None:
+        """What the step sees; None where none of its requests has a picture."""
+        if not self._prompts:
+            return None
+        rows = list(self._rows(step))
+        if not rows:
+            return None
+        offsets = np.zeros((3, step.num_tokens), dtype=np.int64)
+        shown: list[tuple[int, PlacedImage, int, int]] = []  # the row of a picture's part, the picture, from, to
+        for first, scheduled, prompt in rows:
+            start, count = scheduled.num_computed_tokens, scheduled.num_new_tokens
+            offsets[:, first : first + count] = prompt.offsets(start, count)
+            for placed in prompt.images_of(start, count):
+                begin, end = max(placed.first_token, start), min(placed.end, start + count)
+                shown.append((first + begin - start, placed, begin - placed.first_token, end - placed.first_token))
+            prompt.num_computed_tokens = start + count
+        if not shown:
+            return Sight(offsets[0])
+        return Sight(offsets if self._spec.has_threefold_positions else offsets[0], self._see(shown))
+
+    def _rows(self, step: SchedulerOutput) -> Iterator[tuple[int, ScheduledRequest, SeenPrompt]]:
+        """The first row of each request with pictures, and what is known of it."""
+        first = 0
+        for scheduled in step.scheduled:
+            prompt = self._prompts.get(scheduled.request_id)
+            if prompt is not None:
+                yield first, scheduled, prompt
+            first += scheduled.num_new_tokens
+
+    def _see(self, shown: list[tuple[int, PlacedImage, int, int]]) -> SeenRows:
+        """The rows of parts of pictures, each of which is encoded whole."""
+        wanted: dict[bytes, Callable[[], torch.Tensor]] = {
+            placed.image.digest: partial(self._on_device, placed.image.digest) for _, placed, _, _ in shown
+        }
+        features = self.features.take(wanted)
+        parts = [features[placed.image.digest][begin:end] for _, placed, begin, end in shown]
+        rows = np.concatenate([np.arange(first, first + end - begin) for first, _, begin, end in shown])
+        self.features.evict({placed.image.digest for prompt in self._prompts.values() for placed in prompt.begun})
+        (rows_n,) = upload(self._device, rows)
+        return SeenRows(rows_n, torch.cat(parts) if len(parts) > 1 else parts[0])
+
+    def _on_device(self, digest: bytes) -> torch.Tensor:
+        image = self._pixels[digest]
+        pixels = np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
+        return send(torch.from_numpy(pixels.copy()), self._device)
+
+    def _keep(self, image: Image) -> None:
+        self._num_requests[image.digest] += 1
+        if image.pixels:
+            self._pixels[image.digest] = image
+
+    def _forget(self, request_id: str) -> None:
+        prompt = self._prompts.pop(request_id, None)
+        for placed in () if prompt is None else prompt.images:
+            digest = placed.image.digest
+            self._num_requests[digest] -= 1
+            if not self._num_requests[digest]:
+                del self._num_requests[digest], self._pixels[digest]

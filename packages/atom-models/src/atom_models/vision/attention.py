@@ -1,0 +1,85 @@
+"""Attention between the patches of a picture, or of a window of it, by the operator of encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from atom_kernels.attention import AttentionPrologue
+from atom_kernels.attention.encoder import EncoderAttentionProblem
+from atom_kernels.mixers import MixerPlan, select_mixer
+from atom_kernels.protocols import BatchGeometry
+from atom_models.layers import Layer, ReplicatedLinear
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+
+
+class AttendedRuns(NamedTuple):
+    """What attention layers of a tower share in one call: which rows see each other, and how each is turned."""
+
+    metadata: Any
+    prologue: AttentionPrologue
+
+
+def plan_attention(num_heads: int, head_dim: int, context: BuildContext) -> MixerPlan:
+    """The kernel that runs all attention layers of a tower."""
+    problem = EncoderAttentionProblem(
+        num_heads=num_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
+        dtype=context.dtype_name,
+        cache=context.cache_format,
+        block_size=context.block_size,
+    )
+    return select_mixer(problem, context.platform)
+
+
+def attend_within(plan: MixerPlan, lengths: Sequence[int], angles: torch.Tensor) -> AttendedRuns:
+    """Runs of rows, of so many each, that see themselves alone.
+
+    Args:
+        angles: float32 ``[T, head_dim]``, see `atom_models.vision.batch.angles`.
+    """
+    device, num_rows = angles.device, len(angles)
+    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    geometry = BatchGeometry(
+        query_start_loc=starts,
+        seq_lens=starts.diff(),
+        block_table=torch.zeros(len(lengths), 1, dtype=torch.int32, device=device),
+        slot_mapping=torch.full((num_rows,), -1, dtype=torch.int64, device=device),
+        num_reqs=len(lengths),
+        num_tokens=num_rows,
+        num_decodes=0,
+        max_query_len=max(lengths),
+        max_seq_len=max(lengths),
+        prompts_are_new=True,
+    )
+    rows = torch.arange(num_rows, device=device)
+    prologue = AttentionPrologue(rows, cos_sin_cache=angles, norm_eps=1e-6)
+    return AttendedRuns(plan.build_metadata(geometry), prologue)
+
+
+class PictureAttention(Layer):
+    """``forward(x [T, hidden_size], runs) -> [T, hidden_size]``: queries, keys and values are one linear, `qkv`.
+
+    Args:
+        plan: see `plan_attention`.
+        proj: what the checkpoint calls the linear behind it.
+    """
+
+    def __init__(
+        self, plan: MixerPlan, hidden_size: int, context: BuildContext, *, prefix: str, proj: str = "proj"
+    ) -> None:
+        super().__init__()
+        self._plan, self._shape = plan, plan.problem.out_shape
+        self.qkv = ReplicatedLinear(hidden_size, 3 * hidden_size, context, prefix=f"{prefix}.qkv", bias=True)
+        self.proj = ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.{proj}", bias=True)
+
+    def forward(self, x: torch.Tensor, runs: AttendedRuns) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(len(x), 3, *self._shape).unbind(1)
+        attended = self._plan.forward((q, k, v), (), runs.metadata, prologue=runs.prologue)
+        return self.proj(attended.view(len(x), -1))

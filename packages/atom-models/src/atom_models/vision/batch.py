@@ -1,0 +1,104 @@
+"""Pictures of one call of a tower, as one ragged batch of patches.
+
+T: patches of all pictures, one after the other. Within a picture the patches of a square that becomes one token follow
+each other, square by square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from atom_models.vision.spec import VisionSpec
+
+
+@dataclass(frozen=True)
+class PictureBatch:
+    """Where the patches of a batch lie.
+
+    Attributes:
+        grids: (rows, columns) of patches of each picture.
+        merge_size: patches on each side of a square that becomes one token.
+        device: where tensors are made.
+    """
+
+    grids: tuple[tuple[int, int], ...]
+    merge_size: int
+    device: torch.device
+
+    @classmethod
+    def of(cls, pictures: Sequence[torch.Tensor], spec: VisionSpec, device: torch.device) -> PictureBatch:
+        """Of pictures ``[height, width, 3]``.
+
+        Raises:
+            ValueError: one has sides that are not multiples of the unit.
+        """
+        for picture in pictures:
+            height, width, colors = picture.shape
+            if height % spec.unit or width % spec.unit or colors != 3 or picture.dtype is not torch.uint8:
+                raise ValueError(
+                    f"a picture is {picture.dtype} {list(picture.shape)}; it must be uint8 [height, width, 3], both "
+                    f"sides multiples of {spec.unit}: resize it to VisionSpec.fitted(height, width)"
+                )
+        size = spec.patch_size
+        grids = tuple((picture.shape[0] // size, picture.shape[1] // size) for picture in pictures)
+        return cls(grids, spec.merge_size, device)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Patches of each picture."""
+        return [rows * columns for rows, columns in self.grids]
+
+    @property
+    def num_tokens(self) -> list[int]:
+        """Tokens of each picture."""
+        return [length // self.merge_size**2 for length in self.lengths]
+
+    @cached_property
+    def rows_and_columns(self) -> torch.Tensor:
+        """int64 ``[T, 2]``: the row and the column of each patch in its picture."""
+        return torch.cat([self._in_squares(*grid) for grid in self.grids])
+
+    def sizes(self, axis: int) -> torch.Tensor:
+        """int64 ``[T]``: how many rows (axis 0) or columns (1) the picture of each patch has."""
+        sizes = torch.tensor([grid[axis] for grid in self.grids], device=self.device)
+        lengths = torch.tensor(self.lengths, device=self.device)
+        return sizes.repeat_interleave(lengths, output_size=sum(self.lengths))
+
+    def windows(self, side: int) -> tuple[torch.Tensor, list[int]]:
+        """The pictures' tokens window by window, row by row of each; windows have `side` rows and columns of tokens.
+
+        Returns:
+            int64 ``[tokens]``: the token that stands at each place, and the patches of each window.
+        """
+        orders, lengths, first = [], list[int](), 0
+        for rows, columns in self.grids:
+            down, across = (torch.arange(count // self.merge_size) // side for count in (rows, columns))
+            window = (down.unsqueeze(1) * (int(across[-1]) + 1) + across).flatten()
+            orders.append(first + window.argsort(stable=True))
+            lengths += (window.bincount() * self.merge_size**2).tolist()
+            first += len(window)
+        return torch.cat(orders).to(self.device), lengths
+
+    def by_tokens(self, x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        """Rows of patches ``[T, n]``, token by token in another order."""
+        return x.view(len(order), -1)[order].view(x.shape)
+
+    def _in_squares(self, rows: int, columns: int) -> torch.Tensor:
+        side = self.merge_size
+        places = torch.cartesian_prod(torch.arange(rows, device=self.device), torch.arange(columns, device=self.device))
+        squares = places.view(rows // side, side, columns // side, side, 2)
+        return squares.transpose(1, 2).reshape(-1, 2)
+
+
+def angles(batch: PictureBatch, head_dim: int, theta: float) -> torch.Tensor:
+    """The table of a rotation by two positions, float32 ``[T, head_dim]``, cosines first: one row for each patch.
+
+    The first half of the frequencies turns by the row, the second by the column.
+    """
+    steps = torch.arange(0, head_dim // 2, 2, device=batch.device, dtype=torch.float32) / (head_dim // 2)
+    turned = (batch.rows_and_columns.unsqueeze(-1) * theta**-steps).flatten(1)
+    return torch.cat((turned.cos(), turned.sin()), dim=1)

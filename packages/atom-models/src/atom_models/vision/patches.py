@@ -1,0 +1,63 @@
+"""From pixels to the first hidden states: patches, and the product that embeds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom_kernels.linear import FusedLinearProblem
+from atom_models.layers.linear_weights import plan_linear, prepare
+from atom_models.layers.loadable import not_loaded
+from atom_models.layers.weighted_layer import WeightedLayer
+
+if TYPE_CHECKING:
+    from atom_models.build_context import BuildContext
+    from atom_models.vision.spec import VisionSpec
+
+_COLORS = 3
+
+
+def cut(picture: torch.Tensor, spec: VisionSpec) -> torch.Tensor:
+    """uint8 ``[height, width, 3]`` -> ``[patches, 3, patch_size ** 2]``, those of a square that is merged together."""
+    (height, width, _), size, side = picture.shape, spec.patch_size, spec.merge_size
+    patches = picture.view(height // spec.unit, side, size, width // spec.unit, side, size, _COLORS)
+    return patches.permute(0, 3, 1, 4, 6, 2, 5).reshape(-1, _COLORS, size * size)
+
+
+class PatchEmbedding(WeightedLayer):
+    """``forward(pictures) -> [patches of all, hidden_size]``; the pictures are uint8 ``[height, width, 3]``.
+
+    Checkpoints have a convolution over frames of a video whose strides are its kernel's sizes: that is a product over
+    patches. A picture is a video that stands still, so its patches are repeated for each frame.
+
+    Args:
+        num_frames: frames of a patch.
+        bias: the checkpoint has one.
+    """
+
+    def __init__(
+        self, spec: VisionSpec, hidden_size: int, context: BuildContext, *, prefix: str, num_frames: int, bias: bool
+    ) -> None:
+        super().__init__(context)
+        self._spec, self._num_frames = spec, num_frames
+        mean, std = (torch.tensor(each).view(_COLORS, 1) for each in (spec.mean, spec.std))
+        self._mean, self._std = mean.to(context.device), std.to(context.device)
+        shape = (hidden_size, _COLORS, num_frames, spec.patch_size, spec.patch_size)
+        self.expect(f"{prefix}.weight", shape)
+        if bias:
+            self.expect(f"{prefix}.bias", (hidden_size,), slot="bias")
+        in_features = _COLORS * num_frames * spec.patch_size**2
+        self._problem = FusedLinearProblem(in_features, hidden_size, context.dtype, bias)
+        self._apply: Callable[..., Any] = not_loaded(prefix)
+
+    def forward(self, pictures: Sequence[torch.Tensor]) -> torch.Tensor:
+        patches = torch.cat([cut(picture, self._spec) for picture in pictures])
+        normed = patches.float().mul_(1 / 255).sub_(self._mean).div_(self._std).to(self._context.dtype)
+        frames = normed.unsqueeze(2).expand(-1, -1, self._num_frames, -1)
+        return self._apply(frames.flatten(1))
+
+    def pack(self, weights: dict[str, torch.Tensor]) -> None:
+        matrix = {"weight": weights["weight"].flatten(1)}
+        self._apply = prepare(plan_linear(self._problem, self._context.platform), weights | matrix)

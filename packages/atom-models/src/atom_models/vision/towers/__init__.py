@@ -1,0 +1,1 @@
+"""The towers: one file for each."""

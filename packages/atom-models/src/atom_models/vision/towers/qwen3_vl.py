@@ -1,0 +1,170 @@
+"""The tower of Qwen3-VL and of Qwen3.5: Bai et al. 2025, https://arxiv.org/abs/2511.21631.
+
+A transformer over patches that has learned positions, stretched over each picture, beside a rotation by row and column.
+Four patches become one token. DeepStack (Meng et al. 2024, https://arxiv.org/abs/2406.04334): tokens that are made
+behind some of its layers are added behind the first layers of the language model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from atom_kernels.mixers import MixerPlan
+from atom_models.build_context import BuildContext
+from atom_models.layers import Layer, LayerNorm, ReplicatedLinear, Residual, UngatedActivation, UngatedMLP
+from atom_models.layers.loadable import not_loaded
+from atom_models.layers.weighted_layer import WeightedLayer
+from atom_models.vision.attention import AttendedRuns, PictureAttention, attend_within, plan_attention
+from atom_models.vision.batch import PictureBatch, angles
+from atom_models.vision.patches import PatchEmbedding
+from atom_models.vision.reading import Vision
+from atom_models.vision.tower import VisionConfig, VisionTower, unshared
+
+_EPS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3VLVisionConfig(VisionConfig):
+    """Fields of `vision_config`; `num_position_embeddings` is the number of places of a square table."""
+
+    patch_size: int = 16
+    hidden_act: str = "gelu_pytorch_tanh"
+    num_position_embeddings: int = 2304
+    deepstack_visual_indexes: Sequence[int] = (8, 16, 24)
+
+    @property
+    def side(self) -> int:
+        """Rows and columns of the table of positions."""
+        return math.isqrt(self.num_position_embeddings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3_5VisionConfig(Qwen3VLVisionConfig):
+    """Without DeepStack where the config does not ask for it."""
+
+    deepstack_visual_indexes: Sequence[int] = ()
+
+
+class LearnedPositions(WeightedLayer):
+    """``forward(batch) -> [T, hidden_size]``: a square table of positions, stretched over each picture (bilinear)."""
+
+    def __init__(self, config: Qwen3VLVisionConfig, context: BuildContext, *, prefix: str) -> None:
+        super().__init__(context)
+        self._side = config.side
+        self.expect(f"{prefix}.weight", (config.num_position_embeddings, config.hidden_size))
+        self._table: torch.Tensor | None = None
+        self._missing = not_loaded(prefix)
+
+    def forward(self, batch: PictureBatch) -> torch.Tensor:
+        table = self._missing() if self._table is None else self._table
+        rows, columns = (self._neighbors(batch, axis) for axis in (0, 1))
+        total = torch.zeros(sum(batch.lengths), table.shape[1], device=table.device)
+        for row, row_weight in rows:
+            for column, column_weight in columns:
+                weight = (row_weight * column_weight).unsqueeze(1)
+                total.addcmul_(table[row * self._side + column].float(), weight)
+        return total.to(table.dtype)
+
+    def _neighbors(self, batch: PictureBatch, axis: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Both places of the table between which each patch lies on an axis, with their weights. Corners meet."""
+        last = self._side - 1
+        place = batch.rows_and_columns[:, axis].float() * last / (batch.sizes(axis) - 1).clamp(min=1)
+        below = place.floor()
+        beyond = place - below
+        return [(below.long(), 1 - beyond), ((below.long() + 1).clamp(max=last), beyond)]
+
+    def pack(self, weights: dict[str, torch.Tensor]) -> None:
+        self._table = weights["weight"]
+
+
+class Qwen3VLVisionBlock(Layer):
+    def __init__(self, config: Qwen3VLVisionConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.norm1 = LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm1")
+        self.attn = PictureAttention(plan, size, context, prefix=f"{prefix}.attn")
+        self.norm2 = LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm2")
+        self.mlp = UngatedMLP(
+            size,
+            config.intermediate_size,
+            config.hidden_act,
+            context=context,
+            prefix=f"{prefix}.mlp",
+            up="linear_fc1",
+            down="linear_fc2",
+            bias=True,
+        )
+
+    def forward(self, residual: Residual, runs: AttendedRuns) -> Residual:
+        residual = residual.plus(self.attn(self.norm1(residual), runs))
+        return residual.plus(self.mlp(self.norm2(residual)))
+
+
+class Qwen3VLPatchMerger(Layer):
+    """``[T, hidden_size] -> [tokens, out_hidden_size]``; a token is normed as one where DeepStack makes it."""
+
+    def __init__(
+        self, config: Qwen3VLVisionConfig, context: BuildContext, *, prefix: str, norms_tokens: bool = False
+    ) -> None:
+        super().__init__()
+        size = self._size = config.merged_size
+        self._normed_size = size if norms_tokens else config.hidden_size
+        self.norm = LayerNorm(self._normed_size, _EPS, context, prefix=f"{prefix}.norm")
+        self.fc1 = ReplicatedLinear(size, size, context, prefix=f"{prefix}.linear_fc1", bias=True)
+        self.act = UngatedActivation("gelu", size, context)
+        self.fc2 = ReplicatedLinear(size, config.out_hidden_size, context, prefix=f"{prefix}.linear_fc2", bias=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(x.view(-1, self._normed_size)).view(-1, self._size)
+        return self.fc2(self.act(self.fc1(normed)))
+
+
+class Qwen3VLVisionTower(VisionTower):
+    config_class = Qwen3VLVisionConfig
+
+    def __init__(self, vision: Vision, context: BuildContext, *, prefix: str) -> None:
+        super().__init__(vision, context)
+        config, context = self.config, unshared(context)
+        outside = [layer_id for layer_id in config.deepstack_visual_indexes if not 0 <= layer_id < config.depth]
+        if outside:
+            raise ValueError(f"vision_config: deepstack_visual_indexes has {outside[0]}; depth is {config.depth}")
+        self.patch_embed = PatchEmbedding(
+            vision.spec,
+            config.hidden_size,
+            context,
+            prefix=f"{prefix}.patch_embed.proj",
+            num_frames=config.temporal_patch_size,
+            bias=True,
+        )
+        self.pos_embed = LearnedPositions(config, context, prefix=f"{prefix}.pos_embed")
+        self.plan = plan_attention(config.num_heads, config.head_size, context)
+        self.blocks = nn.ModuleList(
+            Qwen3VLVisionBlock(config, context, prefix=f"{prefix}.blocks.{layer_id}", plan=self.plan)
+            for layer_id in range(config.depth)
+        )
+        self.merger = Qwen3VLPatchMerger(config, context, prefix=f"{prefix}.merger")
+        self.deepstack_mergers = nn.ModuleList(
+            Qwen3VLPatchMerger(config, context, prefix=f"{prefix}.deepstack_merger_list.{index}", norms_tokens=True)
+            for index in range(len(config.deepstack_visual_indexes))
+        )
+        self.width *= 1 + len(config.deepstack_visual_indexes)
+
+    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
+        config = self.config
+        runs = attend_within(self.plan, batch.lengths, angles(batch, config.head_size, config.rope_theta))
+        residual = Residual(self.patch_embed(pictures) + self.pos_embed(batch))
+        mergers, added = dict(zip(config.deepstack_visual_indexes, self.deepstack_mergers, strict=True)), []
+        for layer_id, block in enumerate(self.blocks):
+            residual = block(residual, runs)
+            if layer_id in mergers:
+                added.append(mergers[layer_id](residual.tensor()))
+        return torch.cat([self.merger(residual.tensor()), *added], dim=1)
+
+
+class Qwen3_5VisionTower(Qwen3VLVisionTower):
+    config_class = Qwen3_5VisionConfig
