@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
+from atom_core.images.placing import MAX_IMAGES
 from atom_server import settings
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
@@ -110,7 +111,7 @@ class ServerOptions:
     )
     max_body_mb: float = _option(16.0, "Larger request bodies are refused, in MiB.", minimum=0.001, maximum=65536)
     limit_images_per_prompt: int = _option(
-        16, "Pictures that a prompt may have; 0 refuses them all.", minimum=0, maximum=4096
+        16, "Pictures that a prompt may have; 0 refuses them all.", minimum=0, maximum=MAX_IMAGES
     )
     max_image_bytes: int = _option(
         20 * 2**20,

@@ -94,9 +94,9 @@ class PictureDecoder:
         except UnansweredError as error:
             message = f"{number}: its decoder {error}"
             raise APIError(503, message, param="messages", code="overloaded", headers=RETRY_AFTER) from None
-        if answer.error is not None:
+        if answer.image is None:
             raise _refused(number, answer.error)
-        return Image.of(answer.height, answer.width, answer.pixels)
+        return answer.image
 
 
 def no_pictures(model: str) -> APIError:

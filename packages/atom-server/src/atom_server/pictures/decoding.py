@@ -5,12 +5,16 @@ Only the process with limits runs this.
 
 from __future__ import annotations
 
+import base64
 import binascii
 import io
 import warnings
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from atom_core.errors import InvalidRequestError
+from atom_core.images.fitting import as_image
+from atom_core.models import VisionSpec
 from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.messages import Answer, Question
 
@@ -19,14 +23,17 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _MAY_MOVE = frozenset(("PNG", "WEBP", "GIF"))
 
 
+_ANY = VisionSpec(0, 0, 0, 1, 1, 1, 4, mean=(0, 0, 0), std=(1, 1, 1))
+
+
 def prepare() -> None:
     """Load what is needed to decode, and leave limits to us."""
     Image.MAX_IMAGE_PIXELS = None
     Image.preinit()
     warnings.simplefilter("ignore")
-    picture = io.BytesIO()
-    Image.new("RGB", (2, 2)).save(picture, "PNG")
-    Image.open(picture, formats=_FORMATS).resize((4, 4), Image.Resampling.BICUBIC).tobytes()
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(file, "PNG")
+    decode(Question(base64.b64encode(file.getvalue()), 2**10, 4, _ANY))
 
 
 def decode(question: Question) -> Answer:
@@ -40,16 +47,13 @@ def decode(question: Question) -> Answer:
             _check(picture, question.num_pixels)
             picture.load()
             ImageOps.exif_transpose(picture, in_place=True)
-            colors = _in_colors(picture)
+            return Answer(as_image(picture, question.spec))
     except (PictureError, MemoryError):
         raise
+    except InvalidRequestError as error:
+        raise PictureError(error.message) from None
     except Exception as error:  # Pillow raises of many kinds
         raise PictureError(f"it is cut short or broken: {_short(error)}") from None
-    try:
-        height, width = question.spec.fitted(colors.height, colors.width)
-    except ValueError as error:
-        raise PictureError(str(error)) from None
-    return Answer(height, width, colors.resize((width, height), Image.Resampling.BICUBIC).tobytes())
 
 
 def _file_of(question: Question) -> io.BytesIO:
@@ -76,20 +80,6 @@ def _check(picture: Image.Image, num_pixels: int) -> None:
         raise PictureError(f"it has {width} x {height} pixels; at most {num_pixels} are decoded: make it smaller")
     if picture.format in _MAY_MOVE and getattr(picture, "is_animated", False):
         raise PictureError("it is animated; send one picture of it")
-
-
-def _in_colors(picture: Image.Image) -> Image.Image:
-    """Red, green and blue; what is transparent lets white through."""
-    if picture.mode.startswith("I;16"):
-        picture = picture.convert("I")
-    if picture.mode == "I":  # 16 bits of grey
-        picture = picture.point(lambda value: value * (1 / 256)).convert("L")
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        white = Image.new("RGB", picture.size, "white")
-        white.paste(picture, mask=picture.getchannel("A"))
-        return white
-    return picture.convert("RGB")
 
 
 def _short(error: Exception) -> str:

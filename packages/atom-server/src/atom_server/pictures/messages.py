@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from atom_core.messages import Image
 from atom_core.models import VisionSpec
 
 
@@ -23,12 +24,10 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """`pixels` as in `atom_core.messages.Image`, or why there are none."""
+    """The picture, or why there is none."""
 
-    height: int = 0
-    width: int = 0
-    pixels: bytes = b""
-    error: str | None = None
+    image: Image | None = None
+    error: str = ""
 
 
 QUESTION = msgspec.msgpack.Decoder(Question)

@@ -8,6 +8,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from atom_core import InvalidRequestError
+from atom_core.images.placing import place_images
 from atom_core.messages import Image
 from atom_core.tokenization.text_threads import PIECE_CHARACTERS
 from atom_server.connections.disconnect import until_disconnect
@@ -69,6 +71,18 @@ async def encode_messages(
     )
     images = await _images(request, shown.urls, len(token_ids), has_to_fit=has_to_fit)
     return PromptTokens(token_ids, text, images=images)
+
+
+def tokens_with_pictures(state: ServerState, prompt: PromptTokens) -> list[int]:
+    """The tokens of a prompt as the engine would run it: with all those of its pictures.
+
+    Raises:
+        APIError: 400; the text has tokens that stand for pictures.
+    """
+    try:
+        return place_images(prompt.token_ids, prompt.images, state.engine.info.images).token_ids
+    except InvalidRequestError as error:
+        raise APIError(400, error.message, param="messages", code=error.code) from None
 
 
 def _check_pictures(state: ServerState, count: int) -> None:

@@ -64,7 +64,11 @@ class ChatCompletionRequest(GenerationRequest):
     """A conversation to continue. `prompt` is another name for `messages`, or a string for a single user turn."""
 
     also_accepted: ClassVar[frozenset[str]] = frozenset(("prompt",))
-    engine_names: ClassVar[Mapping[str, str]] = {"stop_strings": "stop", "prompt": "messages"}
+    engine_names: ClassVar[Mapping[str, str]] = {
+        "stop_strings": "stop",
+        "prompt": "messages",
+        "images": "messages",
+    }
 
     messages: Annotated[
         list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)
