@@ -67,9 +67,7 @@ class KVEventRecorder:
             )
         )
 
-    def _extra_keys(
-        self, parent: bytes | str, images: Sequence[tuple[bytes, int]]
-    ) -> tuple[ExtraKey, ...] | None:
+    def _extra_keys(self, parent: bytes | str, images: Sequence[tuple[bytes, int]]) -> tuple[ExtraKey, ...] | None:
         """What the block's name covers beside tokens; a picture that begins with the next block is none of this one."""
         pictures = ((digest.hex(), offset) for digest, offset in images if offset < self._block_size)
         return (*pictures, *([parent] if parent and isinstance(parent, str) else [])) or None

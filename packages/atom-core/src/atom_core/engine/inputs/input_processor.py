@@ -241,7 +241,9 @@ class InputProcessor:
         for token_ids in checked.token_ids:
             self._check_lengths(token_ids, params)
         count = len(checked.token_ids)
-        rows = zip(checked.token_ids, checked.num_first_tokens or [0] * count, checked.images or [()] * count, strict=True)
+        rows = zip(
+            checked.token_ids, checked.num_first_tokens or [0] * count, checked.images or [()] * count, strict=True
+        )
         return Submission(
             prompts=[self._prompt(token_ids, params, num_first, images) for token_ids, num_first, images in rows],
             sampling_params=params,

@@ -1,0 +1,126 @@
+"""Tiny random Qwen3-VL checkpoints on disk, and pictures for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom_core.messages import Image
+
+IMAGE, START, END = 503, 501, 502
+UNIT = 8
+_TEXT: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [4, 2, 2],
+        "mrope_interleaved": True,
+    },
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_VISION: dict[str, Any] = {
+    "depth": 3,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "patch_size": 4,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "num_position_embeddings": 64,
+    "deepstack_visual_indexes": [0, 2],
+}
+
+
+def make_seeing(folder: str | Path) -> Path:
+    """Writes a float32 checkpoint of a Qwen3-VL that takes pictures of 64 to 4096 pixels, and returns its folder."""
+    import transformers
+    from tiny_architectures import redraw
+
+    folder = Path(folder)
+    config = transformers.AutoConfig.for_model(
+        "qwen3_vl",
+        text_config=_TEXT,
+        vision_config=_VISION,
+        image_token_id=IMAGE,
+        vision_start_token_id=START,
+        vision_end_token_id=END,
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    redraw(model)
+    model.save_pretrained(folder)
+    size = {"shortest_edge": UNIT * UNIT, "longest_edge": 64 * 64}
+    (folder / "preprocessor_config.json").write_text(json.dumps({"size": size, "patch_size": 4, "merge_size": 2}))
+    return folder
+
+
+def picture(seed: int, rows: int = 4, columns: int = 6) -> Image:
+    """A picture of ``rows * columns`` tokens."""
+    size = rows * UNIT, columns * UNIT
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    return Image.of(*size, pixels.tobytes())
+
+
+def around(*parts: list[int] | Image) -> tuple[list[int], list[Image]]:
+    """A prompt of texts and pictures, each with its marks, and these pictures."""
+    tokens: list[int] = []
+    for part in parts:
+        tokens += [START, IMAGE, END] if isinstance(part, Image) else part
+    return tokens, [part for part in parts if isinstance(part, Image)]
+
+
+def tokens_of_transformers(
+    folder: Path, prompts: list[tuple[list[int], list[Image]]], num_tokens: int | None
+) -> list[list[int]]:
+    """The greedy tokens that `transformers` generates after each prompt."""
+    import transformers
+
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    found = []
+    for tokens, images in prompts:
+        left = iter(images)
+        widened = [t for token in tokens for t in [token] * (_num_tokens(next(left)) if token == IMAGE else 1)]
+        ids = torch.tensor([widened])
+        seen: dict[str, Any] = {"mm_token_type_ids": (ids == IMAGE).int()}
+        if images:
+            grids = [(1, image.height // 4, image.width // 4) for image in images]
+            seen |= {"pixel_values": torch.cat([_patches(each) for each in images])}
+            seen |= {"image_grid_thw": torch.tensor(grids)}
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=num_tokens,
+            min_new_tokens=num_tokens,
+            do_sample=False,
+            eos_token_id=None,
+            **seen,
+        )
+        found.append(output[0, len(widened) :].tolist())
+    return found
+
+
+def _num_tokens(image: Image) -> int:
+    return image.height * image.width // UNIT**2
+
+
+def _patches(image: Image) -> torch.Tensor:
+    """What the processor of `transformers` makes of a picture: a row for each patch, square by square."""
+    pixels = np.frombuffer(image.pixels, np.uint8).reshape(image.height, image.width, 3).astype(np.float32)
+    frames = np.stack([(pixels / 255 - 0.5) / 0.5] * 2).transpose(0, 3, 1, 2)
+    rows, columns = image.height // UNIT, image.width // UNIT
+    squares = frames.reshape(1, 2, 3, rows, 2, 4, columns, 2, 4).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    return torch.from_numpy(squares.reshape(4 * rows * columns, -1).copy())
