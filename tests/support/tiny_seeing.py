@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from tiny_architectures import make_tiny
-from tiny_models import add_special_tokens
+from seeing_models import make_seeing
+from tiny_models import add_special_tokens, write_tokenizer
 
-MARKS = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
-# Pixels on each side of the square of one token.
-UNIT = 8
+_VOCABULARY = 512
+# From `seeing_models.START` on, and all behind them, which mean nothing.
+_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", *(f"<|unused_{number}|>" for number in range(8)))
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
@@ -21,10 +20,9 @@ TEMPLATE = (
 
 
 def make_tiny_seeing(folder: Path) -> Path:
-    """Writes a checkpoint of Qwen2.5-VL for pictures of 4 to 64 tokens, and returns its folder."""
-    make_tiny("qwen2_5_vl", folder)
-    add_special_tokens(folder, MARKS)
+    """Writes a checkpoint of Qwen3-VL for pictures of 1 to 64 tokens of 8 x 8 pixels, and returns its folder."""
+    make_seeing(folder)
+    write_tokenizer(folder, _VOCABULARY)
+    add_special_tokens(folder, _MARKS)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    pixels = {"min_pixels": 4 * UNIT**2, "max_pixels": 64 * UNIT**2}
-    (folder / "preprocessor_config.json").write_text(json.dumps(pixels))
     return folder

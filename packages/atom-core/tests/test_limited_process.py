@@ -64,6 +64,12 @@ def test_a_process_that_has_grown_answers_and_is_replaced(processes):
     assert processes.ask(b"reverse ab") == b"ba"
 
 
+def test_a_process_that_works_while_all_are_closed_ends_with_its_work(processes):
+    processes.close()
+    assert processes.ask(b"reverse ab") == b"ba"
+    assert not processes.idle
+
+
 def test_a_process_that_fails_says_nothing_against_the_question(processes):
     with pytest.raises(UnansweredError, match="ended with code 1"):
         processes.ask(b"fail")

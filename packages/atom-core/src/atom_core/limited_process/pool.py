@@ -25,6 +25,7 @@ class LimitedProcesses:
         self._module, self._limits = module, limits
         self.idle: list[LimitedProcess] = []
         self.num_started = 0
+        self._is_closed = False
 
     def ask(self, question: bytes, clock_seconds: float | None = None) -> bytes:
         """Wait for the answer, for `clock_seconds` of the limits unless others are given.
@@ -39,16 +40,18 @@ class LimitedProcesses:
         except BaseException:
             process.end()
             raise
-        if process.is_last:
-            process.end()
-        else:
-            with self._lock:
+        with self._lock:
+            stays = not (process.is_last or self._is_closed)
+            if stays:
                 self.idle.append(process)
+        if not stays:
+            process.end()
         return answer
 
     def close(self) -> None:
         """End those that wait for questions; one that is at work ends with its work or at its limit."""
         with self._lock:
+            self._is_closed = True
             idle, self.idle = self.idle, []
         for process in idle:
             process.end()
