@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import httpx
@@ -10,6 +11,8 @@ from PIL import Image
 
 from atom_core import LLMEngine, SamplingParams
 from atom_server import ServerOptions
+from fuzzed_requests import RequestFuzzer
+from fuzzing_clients import FuzzingClients
 from pictures import file_of, two_colors, url_of
 from tiny_seeing import make_tiny_seeing
 
@@ -201,12 +204,13 @@ def test_clients_learn_that_a_model_sees(seeing):
     assert httpx.get(f"{seeing.url}/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
 
 
+@pytest.mark.timing
 def test_streams_of_others_go_on_while_large_pictures_are_decoded(seeing):
     large = url_of(file_of(Image.effect_noise((1800, 1800), 90).convert("RGB"), "JPEG", quality=90))
-    statuses = []
+    body, statuses = json.dumps({"messages": shown(large, large), "max_tokens": 1}).encode(), []
 
     def send():
-        statuses.append(chat(seeing, shown(large, large), max_tokens=1).status_code)
+        statuses.append(httpx.post(f"{seeing.url}/v1/chat/completions", content=body, timeout=60).status_code)
 
     senders = [threading.Thread(target=send) for _ in range(3)]
     with seeing.longest_pause() as pauses:
@@ -216,6 +220,15 @@ def test_streams_of_others_go_on_while_large_pictures_are_decoded(seeing):
             sender.join()
     assert statuses == [200] * 3
     assert pauses[0] < 0.1
+
+
+def test_hostile_requests_end_nothing_and_change_nothing(seeing, expected):
+    document = httpx.get(f"{seeing.url}/openapi.json").json()
+    clients = FuzzingClients(int(seeing.url.rpartition(":")[2]), num_threads=8)
+    clients.send(200, RequestFuzzer(document, 7, key="any", longest_list=64, most_tokens=20))
+    assert not clients.problems, "\n".join(clients.problems[:20])
+    seeing.wait_until_idle()
+    assert chat(seeing, shown(URL), return_token_ids=True).json()["choices"][0]["token_ids"] == expected[0]
 
 
 def test_a_client_that_leaves_while_its_pictures_are_decoded_leaves_nothing_behind(seeing):
