@@ -1,7 +1,8 @@
 """What the README and the guides show works: Python blocks run, and so do calls to a server.
 
 Blocks of a page share one namespace, in order. ``python server`` blocks and shell blocks with curl run against a live
-server; ``python no-run`` blocks do not run. The default model's name stands for a tiny model here.
+server; ``python no-run`` blocks do not run, and ``python sees`` ones have a tiny
+model that sees. The default model's name stands for a tiny model here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from seeing_models import make_seeing
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("packages/*/README.md"))]
@@ -98,6 +101,14 @@ def wait_until_healthy(url: str, process: subprocess.Popen[str], seconds: float 
 def test_the_python_examples_run(page: Path, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     run_blocks(page, "", {'"smollm2"': repr(str(tiny_llama))})
+
+
+@pytest.mark.parametrize("page", pages_with("python", "sees"), ids=name_of)
+def test_the_examples_with_pictures_run(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("transformers")
+    pytest.importorskip("PIL")
+    run_blocks(page, "sees", {'"Qwen/Qwen3-VL-2B-Instruct"': repr(str(make_seeing(tmp_path)))})
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.parametrize("page", pages_with("python", "server"), ids=name_of)

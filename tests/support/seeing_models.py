@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from atom_core.messages import Image
+from tiny_models import write_tokenizer
 
 IMAGE, START, END = 503, 501, 502
 UNIT = 8
@@ -48,6 +49,7 @@ _VISION: dict[str, Any] = {
 def make_seeing(folder: str | Path) -> Path:
     """Writes a float32 checkpoint of a Qwen3-VL that takes pictures of 64 to 4096 pixels, and returns its folder."""
     import transformers
+
     from tiny_architectures import redraw
 
     folder = Path(folder)
@@ -63,9 +65,21 @@ def make_seeing(folder: str | Path) -> Path:
     model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     redraw(model)
     model.save_pretrained(folder)
+    _write_tokenizer(folder)
     size = {"shortest_edge": UNIT * UNIT, "longest_edge": 64 * 64}
     (folder / "preprocessor_config.json").write_text(json.dumps({"size": size, "patch_size": 4, "merge_size": 2}))
     return folder
+
+
+def _write_tokenizer(folder: Path) -> None:
+    """With the marks of pictures behind all other tokens."""
+    write_tokenizer(folder, START)
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    marks = {START: "<|vision_start|>", END: "<|vision_end|>", IMAGE: "<|image_pad|>"}
+    like = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"] += [like | {"id": number, "content": text} for number, text in marks.items()]
+    path.write_text(json.dumps(tokenizer))
 
 
 def picture(seed: int, rows: int = 4, columns: int = 6) -> Image:

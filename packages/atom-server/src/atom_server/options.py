@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
-from atom_core.images.placing import MAX_IMAGES
+from atom_core.engine.inputs.placed_images import MAX_IMAGES
 from atom_server import settings
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.draft_model import find_draft_model
+from atom_core.config.images.room_for_images import image_token_budget, resolve_images
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_travels, of_engine, read_kv_transfer
 from atom_core.config.lora.limits import read_lora
@@ -25,7 +26,6 @@ from atom_core.config.sections import (
     ProfilerConfig,
 )
 from atom_core.config.speculation import check_num_states, read_speculation
-from atom_core.images.settings import image_token_budget, resolve_images
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
 from atom_models.architectures.registry import is_encoder

@@ -14,6 +14,7 @@ from atom_core.engine.adapters.names import AdapterNames
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.info import EngineInfo
+from atom_core.engine.inputs.given_prompts import Given, GivenPrompt, GivenText
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.validation import check_text, missing_tokenizer
 from atom_core.engine.interrupts import interrupts_held
@@ -22,7 +23,6 @@ from atom_core.engine.replicas.replicated_core import ReplicatedCore
 from atom_core.engine.startup import open_model, open_tokenizer, resolve
 from atom_core.errors import EngineAsleepError, EngineBusyError, EngineDeadError, InvalidRequestError
 from atom_core.executor.factory import MakeExecutor, make_executor
-from atom_core.images.given_prompts import Given, GivenPrompt, GivenText
 from atom_core.messages import EngineOutput, NamedAdapter, PoolingKind, SamplingParams, StepStats, Submission
 from atom_core.settings import torchrun
 from atom_core.tokenization import Tokenizer

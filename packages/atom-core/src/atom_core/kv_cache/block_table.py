@@ -25,7 +25,7 @@ class BlockTable:
         capacity: tokens for which every group has blocks.
         has_new_blocks: there are blocks that `take_new_blocks` has not shown.
         images: the pictures of the prompt, in order.
-        hashes: names of the request's leading full blocks; they depend on tokens and pictures only, and outlive `clear`.
+        hashes: names of the request's leading full blocks; tokens and pictures make them, and they outlive `clear`.
         num_followed_tokens: leading tokens of which the blocks also have what a model that drafts keeps. Where more
             were computed there is a gap, which is never filled.
         num_published: leading blocks that the prefix cache has been told of.

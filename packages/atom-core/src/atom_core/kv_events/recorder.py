@@ -49,10 +49,9 @@ class KVEventRecorder:
         ):
             last.block_hashes.append(number_of(name))
             last.token_ids += tokens
-            if keys is not None and last.extra_keys is None:
-                last.extra_keys = [None] * (len(last.block_hashes) - 1)
-            if last.extra_keys is not None:
-                last.extra_keys.append(keys)
+            if keys is not None or last.extra_keys is not None:
+                earlier = last.extra_keys or [None] * (len(last.block_hashes) - 1)
+                last.extra_keys = [*earlier, keys]
             return
         self._events.append(
             BlockStored(

@@ -6,9 +6,9 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from operator import attrgetter
 
-from atom_core.images.at_worker import ImagesAtWorker
 from atom_core.kv_cache import PagedCache
 from atom_core.messages import EngineRequest, KVTransferParams, TransferResult
+from atom_core.scheduler.images_at_worker import ImagesAtWorker
 from atom_core.scheduler.request import Request, RequestStatus
 from atom_core.scheduler.waiting_queue import WaitingQueue
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atom_core.images.at_worker import ImagesAtWorker
 from atom_core.messages import BlockTransfers, NewRequest, ScheduledRequest, SchedulerOutput, StateCopy
+from atom_core.scheduler.images_at_worker import ImagesAtWorker
 from atom_core.scheduler.request import Request
 from atom_core.scheduler.step_ends import StepEnds
 

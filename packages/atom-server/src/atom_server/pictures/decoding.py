@@ -12,8 +12,8 @@ import warnings
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from atom_core.engine.inputs.fitted_images import as_image
 from atom_core.errors import InvalidRequestError
-from atom_core.images.fitting import as_image
 from atom_core.models import VisionSpec
 from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.messages import Answer, Question

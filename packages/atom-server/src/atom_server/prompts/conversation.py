@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from atom_core import InvalidRequestError
-from atom_core.images.placing import place_images
+from atom_core.engine.inputs.placed_images import place_images
 from atom_core.messages import Image
 from atom_core.tokenization.text_threads import PIECE_CHARACTERS
 from atom_server.connections.disconnect import until_disconnect

@@ -19,8 +19,7 @@ T = TypeVar("T")
 class CheckedPrompts:
     """Prompts whose every token id is one of the model's; `InputProcessor.check_prompts` makes them.
 
-    `num_first_tokens` is as in `Prompt`, for each of them; empty where no prompt is a pair. So are `images`, empty where
-    no prompt has one.
+    `num_first_tokens` and `images` are as in `Prompt`, for each of them; empty where no prompt is a pair, or has any.
     """
 
     token_ids: Sequence[list[int]]

@@ -18,6 +18,7 @@ from atom_core.config.kv_transfer import read_kv_transfer
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_core.engine.inputs.kv_transfer import check_kv_transfer
+from atom_core.engine.inputs.placed_images import place_images
 from atom_core.engine.inputs.validation import (
     RequestLimits,
     check_cache_salt,
@@ -34,7 +35,6 @@ from atom_core.engine.inputs.validation import (
     num_logprobs,
 )
 from atom_core.errors import InvalidRequestError
-from atom_core.images.placing import place_images
 from atom_core.messages import Image, PlacedImage, Pooling, PoolingKind, Prompt, SamplingParams, Submission
 from atom_core.structured_output.compiler import CompilerBusyError, GrammarCompiler
 from atom_core.structured_output.constraints.choice import BackendSetting
@@ -145,7 +145,7 @@ class InputProcessor:
         num_first_tokens: Sequence[int] = (),
         images: Sequence[Sequence[Image]] = (),
     ) -> CheckedPrompts:
-        """Check the token ids and pictures of prompts, so that `process` need not. Blocks, the longer the more there are.
+        """Check the token ids and pictures of prompts, so that `process` need not. Blocks.
 
         Args:
             prompts: token ids, with one image token (`VisionSpec.image_token_id`) for each picture: it is widened.

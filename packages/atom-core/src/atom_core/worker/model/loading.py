@@ -34,6 +34,7 @@ from atom_models.layers.mixture.balance import place_with_copies
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import construct_model, stored_quantization
+from atom_models.vision.tower import VisionTower
 
 
 def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> EngineModel:
@@ -71,6 +72,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
     model.eval()
     compute_logits: Any = model.compute_logits
     stage = context.stage
+    tower: VisionTower | None = getattr(model, "vision", None)
     return EngineModel(
         compile_model(model, config, ranks.rank),
         compute_logits,
@@ -87,7 +89,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         balancer=_balancer(config, model, context),
         classify=getattr(model, "classify", None),
         adapters=_adapters(config, model, context),
-        encode=None if config.images is None else model.vision.encode,
+        encode=None if tower is None else tower.encode,
     )
 
 

@@ -35,7 +35,7 @@ class SeenPrompt:
         return images_within(self.images, first, first + count)
 
     def offsets(self, first: int, count: int) -> np.ndarray:
-        """Int64 ``[3, count]``, or ``[count]``: how far the positions of tokens are from their places in the request."""
+        """Int64 ``[3, count]``, or ``[count]``: how far positions are from the places of tokens in the request."""
         last = self._offsets.shape[-1] - 1
         return self._offsets[..., np.minimum(np.arange(first, first + count), last)]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atom_core.engine.inputs.fitted_images import as_image
+from atom_core.engine.inputs.placed_images import NAME
 from atom_core.errors import InvalidRequestError
-from atom_core.images.fitting import as_image
-from atom_core.images.placing import NAME
 from atom_core.messages import Image
 from atom_models.vision.spec import VisionSpec
 
@@ -41,8 +41,8 @@ class GivenPrompt:
         texts = [name for name in _TEXTS if name in given]
         if len(texts) != 1 or not given.keys() <= {*_TEXTS, NAME}:
             raise InvalidRequestError(
-                f"a prompt has the keys {', '.join(map(repr, given))}; it must have 'prompt' or 'prompt_token_ids', and "
-                f"may have '{NAME}'",
+                f"a prompt has the keys {', '.join(map(repr, given))}; it must have 'prompt' or 'prompt_token_ids', "
+                f"and may have '{NAME}'",
                 "prompt",
             )
         pictures = given.get(NAME) or ()

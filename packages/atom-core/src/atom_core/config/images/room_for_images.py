@@ -52,8 +52,8 @@ def _within(spec: VisionSpec, most_tokens: int, choices: list[str]) -> VisionSpe
     most_pixels = most_tokens * spec.unit**2
     if most_pixels < spec.min_pixels:
         raise ConfigError(
-            f"max_num_image_tokens is {most_tokens}, and the smallest picture has {-(-spec.min_pixels // spec.unit**2)}: "
-            "give at least as many, or language_model_only"
+            f"max_num_image_tokens is {most_tokens}, and the smallest picture has "
+            f"{-(-spec.min_pixels // spec.unit**2)}: give at least as many, or language_model_only"
         )
     if most_pixels >= spec.max_pixels:
         return spec

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from atom_core.engine.inputs.placed_images import NAME
 from atom_core.errors import InvalidRequestError
-from atom_core.images.placing import NAME
 from atom_core.messages import Image
 from atom_models.vision.spec import VisionSpec
 
