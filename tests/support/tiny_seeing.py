@@ -1,4 +1,4 @@
-"""A tiny model that sees, with a tokenizer and a chat template as Qwen's: text and pictures go through all of a server."""
+"""A tiny model that sees, with a tokenizer and a chat template as Qwen's, for servers of text and pictures."""
 
 from __future__ import annotations
 

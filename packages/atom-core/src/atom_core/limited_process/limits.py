@@ -12,7 +12,7 @@ class Limits(msgspec.Struct, frozen=True):
         cpu_seconds: processor time of one answer.
         memory_bytes: memory beside what the process has before its first question.
         kept_bytes: a process that has so much more than at its start makes room for a new one.
-        clock_seconds: on a machine so busy that the process hardly runs, callers are told to come again.
+        clock_seconds: how long callers wait; on a machine so busy that the process hardly runs they come again later.
     """
 
     cpu_seconds: float

@@ -35,11 +35,6 @@ def data_of(url: str) -> str:
     return url[found.end() :]
 
 
-def data_url(media_type: str, data: str) -> str:
-    """The URL of a picture in base64."""
-    return f"data:{media_type};base64,{data}"
-
-
 def url_of_file(path: Path) -> str:
     """The ``data:`` URL of a file.
 
@@ -50,7 +45,7 @@ def url_of_file(path: Path) -> str:
     media_type, _ = mimetypes.guess_type(path.name)
     if media_type not in MEDIA_TYPES:
         raise PictureError(f"{path} is no picture by its name; allowed are {', '.join(MEDIA_TYPES)}")
-    return data_url(media_type, base64.b64encode(path.read_bytes()).decode())
+    return f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _kind_of(url: str) -> str:

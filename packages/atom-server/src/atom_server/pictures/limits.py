@@ -22,9 +22,9 @@ class PictureLimits(NamedTuple):
     """What one request, and one picture of it, may have.
 
     Attributes:
-        count: pictures of a prompt.
-        num_bytes: of a file.
-        num_pixels: of a picture before it is made smaller.
+        count: the most pictures of a prompt.
+        num_bytes: the most of a file.
+        num_pixels: the most of a picture before it is made smaller.
     """
 
     count: int

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from atom_server.pictures.data_url import data_url
 
 Part = dict[str, Any]
 Read = Callable[[Part], Part]
@@ -62,7 +61,8 @@ def content_of(value: Any, kinds: Mapping[str, Read]) -> Any:
         if kind not in kinds:
             allowed = " or ".join(map(repr, kinds))
             raise ValueError(f"parts must be of type {allowed}; {kind[:32]!r} is not supported")
-        parts.append(kinds[kind](part))
+        read = kinds[kind]
+        parts.append(read(part))
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
@@ -96,7 +96,7 @@ def url_of_source(source: Any) -> str:
     if given.get("type") == "url" and isinstance(url, str):
         return url
     if given.get("type") == "base64" and isinstance(media_type, str) and isinstance(data, str):
-        return data_url(media_type, data)
+        return f"data:{media_type};base64,{data}"
     raise ValueError("a picture must have a source of type 'base64', with 'media_type' and 'data'")
 
 
