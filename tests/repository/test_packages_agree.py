@@ -17,6 +17,7 @@ from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, proje
 # Vendors' libraries, each imported lazily where it is found to be installed.
 OPTIONAL = {
     "transformers",
+    "PIL",
     "aiter",
     "matplotlib",
     "openpyxl",

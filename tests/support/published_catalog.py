@@ -17,6 +17,7 @@ FP8_STATIC: Layout = {"weight": ("F8_E4M3", "N K"), "weight_scale": ("BF16", "1"
 FP8_QUARK: Layout = {"weight": ("F8_E4M3", "N K"), "weight_scale": ("F32", ""), "input_scale": ("F32", "")}
 FP8_DYNAMIC: Layout = {"weight": ("F8_E4M3", "N K"), "weight_scale": ("BF16", "N 1")}
 INT8: Layout = {"weight": ("I8", "N K"), "weight_scale": ("BF16", "N 1")}
+AWQ: Layout = {"qweight": ("I32", "K N/8"), "qzeros": ("I32", "K/128 N/8"), "scales": ("F16", "K/128 N")}
 MXFP4: Layout = {"weight": ("U8", "N K/2"), "weight_scale": ("U8", "N K/32")}
 
 
@@ -106,6 +107,85 @@ def _qwen3_8b(quantization: Mapping[str, Any]) -> PublishedCheckpoint:
         | {f"{layer}.self_attn.{{q,k}}_norm.weight": ("BF16", "128")},
         quantization=quantization,
         formats=frozenset({"fp8 128x128"}),
+    )
+
+
+def _qwen3_vl_8b() -> PublishedCheckpoint:
+    """The text model in fp8; the tower is left as it is, linear by linear, and so is the table of its positions."""
+    layer, tower = "model.language_model.layers.{0..35}", "model.visual"
+    mergers = f"{tower}.{{merger,deepstack_merger_list.{{0..2}}}}"
+    plain = (
+        ("attn.qkv", 3456, 1152),
+        ("attn.proj", 1152, 1152),
+        ("mlp.linear_fc1", 4304, 1152),
+        ("mlp.linear_fc2", 1152, 4304),
+    )
+    merging = {f"{mergers}.linear_fc1": (4608, 4608, PLAIN), f"{mergers}.linear_fc2": (4096, 4608, PLAIN)}
+    blocks = {f"{tower}.blocks.{{0..26}}.{name}": (rows, columns, PLAIN) for name, rows, columns in plain}
+    left_out = ("lm_head", *(name for pattern in (*merging, *blocks) for name in expand(pattern)))
+    norms = f"{layer}.{{input_layernorm,post_attention_layernorm}}.weight"
+    return PublishedCheckpoint(
+        config="qwen3-vl-8b",
+        linears=_attention(f"{layer}.self_attn", 4096, 4096, 1024, FP8_BLOCK_BF16)
+        | _mlp(f"{layer}.mlp", 4096, 12288, FP8_BLOCK_BF16)
+        | merging
+        | blocks,
+        others={
+            norms: ("BF16", "4096"),
+            "model.language_model.norm.weight": ("BF16", "4096"),
+            f"{layer}.self_attn.{{q,k}}_norm.weight": ("BF16", "128"),
+            "{model.language_model.embed_tokens,lm_head}.weight": ("BF16", "151936 4096"),
+            f"{mergers}.linear_fc1.bias": ("BF16", "4608"),
+            f"{mergers}.linear_fc2.bias": ("BF16", "4096"),
+            f"{tower}.merger.norm.{{weight,bias}}": ("BF16", "1152"),
+            f"{tower}.deepstack_merger_list.{{0..2}}.norm.{{weight,bias}}": ("BF16", "4608"),
+            f"{tower}.patch_embed.proj.weight": ("BF16", "1152 3 2 16 16"),
+            f"{tower}.patch_embed.proj.bias": ("BF16", "1152"),
+            f"{tower}.pos_embed.weight": ("BF16", "2304 1152"),
+            f"{tower}.blocks.{{0..26}}.norm{{1,2}}.{{weight,bias}}": ("BF16", "1152"),
+            **{f"{tower}.blocks.{{0..26}}.{name}.bias": ("BF16", str(rows)) for name, rows, _ in plain},
+        },
+        quantization=_fp8_block(*left_out),
+        formats=frozenset({"fp8 128x128", "bfloat16"}),
+    )
+
+
+def _qwen2_5_vl_7b() -> PublishedCheckpoint:
+    """The text model in int4; of the tower its name alone says that it is left as it is."""
+    layer, block = "model.layers.{0..27}", "visual.blocks.{0..31}"
+    plain = {
+        "attn.qkv": (3840, 1280),
+        "attn.proj": (1280, 1280),
+        "mlp.{gate,up}_proj": (3420, 1280),
+        "mlp.down_proj": (1280, 3420),
+    }
+    return PublishedCheckpoint(
+        config="qwen2.5-vl-7b",
+        linears=_attention(f"{layer}.self_attn", 3584, 3584, 512, AWQ)
+        | _mlp(f"{layer}.mlp", 3584, 18944, AWQ)
+        | {f"{block}.{name}": (*shape, PLAIN) for name, shape in plain.items()}
+        | {"visual.merger.mlp.0": (5120, 5120, PLAIN), "visual.merger.mlp.2": (3584, 5120, PLAIN)},
+        others=_norms("{0..27}", 3584)
+        | _tables(152064, 3584)
+        | {
+            f"{layer}.self_attn.q_proj.bias": ("F16", "3584"),
+            f"{layer}.self_attn.{{k,v}}_proj.bias": ("F16", "512"),
+            "visual.merger.ln_q.weight": ("F16", "1280"),
+            "visual.merger.mlp.0.bias": ("F16", "5120"),
+            "visual.merger.mlp.2.bias": ("F16", "3584"),
+            "visual.patch_embed.proj.weight": ("F16", "1280 3 2 14 14"),
+            f"{block}.norm{{1,2}}.weight": ("F16", "1280"),
+            **{f"{block}.{name}.bias": ("F16", str(rows)) for name, (rows, _) in plain.items()},
+        },
+        quantization={
+            "bits": 4,
+            "group_size": 128,
+            "modules_to_not_convert": ["visual"],
+            "quant_method": "awq",
+            "version": "gemm",
+            "zero_point": True,
+        },
+        formats=frozenset({"awq int4 per 128 with zero point", "bfloat16"}),
     )
 
 
@@ -354,6 +434,8 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
         _quark(*_MXFP4, *_KIMI_IGNORED, "model.layers.{1..60}.mlp.gate"), MXFP4, "mxfp4"
     ),
     "Qwen/Qwen3-8B-FP8": _qwen3_8b(_fp8_block("lm_head", f"model.layers.{{0..35}}.{_QWEN_NORMS}")),
+    "Qwen/Qwen3-VL-8B-Instruct-FP8": _qwen3_vl_8b(),
+    "Qwen/Qwen2.5-VL-7B-Instruct-AWQ": _qwen2_5_vl_7b(),
     "Qwen/Qwen3-235B-A22B-FP8": _qwen3_235b(
         _fp8_block("lm_head", f"model.layers.{{0..93}}.{_QWEN_NORMS}", "model.layers.{0..93}.mlp.gate"),
         FP8_BLOCK_BF16,

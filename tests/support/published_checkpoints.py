@@ -153,4 +153,4 @@ def _shape(text: str, rows: int, columns: int) -> tuple[int, ...]:
 
 
 def _num_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * {"F8_E4M3": 1, "I8": 1, "U8": 1, "BF16": 2, "F32": 4, "I32": 4, "I64": 8}[dtype]
+    return math.prod(shape) * {"F8_E4M3": 1, "I8": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}[dtype]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import transformers
 
 _MLA_TYPES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa")
 
@@ -67,10 +68,76 @@ def with_images(
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A text model -> what is published with a vision tower: a nested config, other names, and the tower's weights."""
     outer = {"architectures": [architecture], "tie_word_embeddings": config.pop("tie_word_embeddings")}
-    outer |= {"image_token_id": 5, "vision_config": {"hidden_size": 8, "depth": 1}, "text_config": config}
+    outer |= {"image_token_id": 381, "vision_start_token_id": 382, "vision_end_token_id": 383, "text_config": config}
     if config["model_type"] == "kimi_k2":
-        return outer | {"model_type": "kimi_k25"}, _kimi_k25(weights)
-    return outer | {"model_type": config["model_type"].removesuffix("_text")}, _qwen3_5(config, weights)
+        small = {"hidden_size": 8, "depth": 1}
+        return outer | {"model_type": "kimi_k25", "vision_config": small}, _kimi_k25(weights)
+    kind = _VISION_TYPES[config["model_type"]]
+    tower = {**_TOWER, "out_hidden_size": config["hidden_size"], **_TOWERS.get(kind, {})}
+    outer |= {"model_type": kind, "vision_config": tower}
+    towers = {f"{_prefix_of(kind)}.{name}": tensor for name, tensor in _tower_weights(kind, tower).items()}
+    if kind == "qwen2_5_vl":
+        # Not nested, and the text model's names are its own.
+        del outer["text_config"]
+        return config | outer, weights | towers
+    return outer, _nested(config, weights, turned=kind == "qwen3_vl_moe") | towers
+
+
+# Text model -> what it is published in.
+_VISION_TYPES = {
+    "qwen2": "qwen2_5_vl",
+    "qwen3": "qwen3_vl",
+    "qwen3_moe": "qwen3_vl_moe",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe_text": "qwen3_5_moe",
+}
+_TOWER: dict[str, Any] = {
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_heads": 2,
+    "patch_size": 4,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}
+_QWEN3_VL = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0], "hidden_act": "gelu_pytorch_tanh"}
+_TOWERS = {
+    "qwen2_5_vl": {"window_size": 16, "fullatt_block_indexes": [1], "hidden_act": "silu"},
+    "qwen3_vl": _QWEN3_VL,
+    "qwen3_vl_moe": _QWEN3_VL,
+    "qwen3_5": _QWEN3_VL | {"deepstack_visual_indexes": []},
+    "qwen3_5_moe": _QWEN3_VL | {"deepstack_visual_indexes": []},
+}
+
+
+def preprocessor_config(config: dict[str, Any]) -> dict[str, Any] | None:
+    """`preprocessor_config.json` beside a `config.json` as published, for pictures of 1 to 100 tokens."""
+    if config["model_type"] not in _TOWERS:
+        return None
+    sizes = {"patch_size": _TOWER["patch_size"], "merge_size": 2, "temporal_patch_size": 2}
+    if config["model_type"] == "qwen2_5_vl":
+        clip = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+        return sizes | clip | {"min_pixels": 64, "max_pixels": 6400}
+    halves = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+    return sizes | halves | {"size": {"shortest_edge": 64, "longest_edge": 6400}}
+
+
+def _prefix_of(kind: str) -> str:
+    return "visual" if kind == "qwen2_5_vl" else "model.visual"
+
+
+def _tower_weights(kind: str, config: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The tower of `transformers`, under its own names: the publishers' without their prefix."""
+    whole = transformers.AutoConfig.for_model(kind)
+    vision = type(whole.vision_config)(**config)
+    with torch.random.fork_rng():
+        torch.manual_seed(len(kind))
+        tower = transformers.AutoModel.from_config(vision, dtype=torch.float32)
+        for name, parameter in tower.named_parameters():
+            # Large enough that what is seen changes what is said.
+            drawn = torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 0.1)
+            parameter.data.copy_(1 + drawn if name.endswith("weight") and parameter.dim() == 1 else drawn)
+    return {name: tensor.contiguous() for name, tensor in tower.state_dict().items()}
 
 
 def _kimi_k25(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -90,15 +157,15 @@ def _kimi_linear(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"rope_scaling": None, "rope_theta": 10000.0}
 
 
-def _qwen3_5(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    weights = {
-        name.replace("model.", "model.language_model.", 1): tensor
-        for name, tensor in fuse_experts(weights, config.get("num_experts", 0)).items()
-    }
-    hidden = weights["model.language_model.norm.weight"].shape[0]
-    weights["model.visual.patch_embed.proj.weight"] = torch.ones(8, 3, 2, 4, 4)
-    weights["model.visual.merger.linear_fc2.weight"] = torch.ones(hidden, 8)
-    return weights
+def _nested(config: dict[str, Any], weights: dict[str, torch.Tensor], *, turned: bool) -> dict[str, torch.Tensor]:
+    """A text model's weights under the names that it has beside a tower, all experts of a layer in one tensor."""
+    fused = fuse_experts(weights, config.get("num_experts", 0))
+    if turned:
+        fused = {
+            name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
+            for name, tensor in fused.items()
+        }
+    return {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in fused.items()}
 
 
 def fuse_experts(weights: dict[str, torch.Tensor], num_experts: int) -> dict[str, torch.Tensor]:
@@ -161,7 +228,7 @@ def _one_rope(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         rope["type"] = rope.pop("rope_type")
         fields["rope_scaling"] = rope
     else:
-        fields["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        fields["rope_scaling"] = None if rope == {"rope_type": "default"} else rope
     return fields
 
 

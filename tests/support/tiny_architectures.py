@@ -16,7 +16,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from published_spelling import as_published, declare_prediction_layers, prediction_layer, with_images
+from published_spelling import (
+    as_published,
+    declare_prediction_layers,
+    prediction_layer,
+    preprocessor_config,
+    with_images,
+)
 from tiny_models import write_tokenizer
 
 SIZES = {
@@ -77,6 +83,10 @@ _GATED_EXPERTS = {
 }
 _MROPE = _DELTA_NETS["rope_parameters"] | {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
 _QWEN3_5 = _DELTA_NETS | {"rope_parameters": _MROPE}
+
+
+def _mrope(*section: int, **more: Any) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": list(section)} | more
 
 
 def _yarn(factor: float, original: int, **more: Any) -> dict[str, Any]:
@@ -368,6 +378,26 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_moe-text": Family(
         "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 25, _QWEN3_5 | _GATED_EXPERTS, has_prediction_layer=True
     ),
+    "qwen2_5_vl": Family("Qwen2_5_VLForConditionalGeneration", "qwen2", 31, {"rope_parameters": _mrope(4, 2, 2)}),
+    "qwen3_vl": Family(
+        "Qwen3VLForConditionalGeneration",
+        "qwen3",
+        32,
+        {"head_dim": 32, "rope_parameters": _mrope(6, 5, 5, mrope_interleaved=True)},
+    ),
+    "qwen3_vl_moe": Family(
+        "Qwen3VLMoeForConditionalGeneration",
+        "qwen3_moe",
+        33,
+        {
+            "head_dim": 16,
+            "moe_intermediate_size": 24,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "rope_parameters": _mrope(4, 2, 2, mrope_interleaved=True),
+        },
+    ),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 
@@ -405,6 +435,8 @@ def make_tiny(
         published, weights = with_images(published, weights, recipe.architecture)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(published, indent=1))
+    if (pictures := preprocessor_config(published)) is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(pictures))
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     (folder / "generation_config.json").write_text(json.dumps(tokens))
     write_tokenizer(folder, config.vocab_size, config.max_position_embeddings)

@@ -231,6 +231,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "priority_ageing": 10.0,
         "num_stages": 1,
         "whole_prompts": False,
+        "max_num_image_tokens": 0,
     },
     "scheduler.request.Request": {
         "has_run": False,
@@ -246,9 +247,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "started": 0.0,
         "num_tokens_at_worker": 0,
         "is_held": False,
+        "num_seen_tokens": 0,
     },
     "scheduler.request_book.RequestBook.admit": {"prefers_followed": False},
-    "scheduler.step_plan.PlannedRow": {"num_drafts": 0, "num_next_drafts": 0},
+    "scheduler.step_plan.PlannedRow": {"num_drafts": 0, "num_next_drafts": 0, "num_image_tokens": 0},
+    "scheduler.step_plan.StepPlan.__init__": {"image_budget": 0},
+    "scheduler.step_plan.StepPlan.cut": {"num_image_tokens": 0},
     "scheduler.tenant.Tenant": {"served": 0.0, "num_requests": 0},
     "speculation.config.SuffixConfig": {
         "max_tree_depth": 24,

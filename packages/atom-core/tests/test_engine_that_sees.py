@@ -162,10 +162,27 @@ async def test_other_processes_see_the_same(seeing: Path, expected: list[list[in
         assert [token async for news in again for token in news.output_tokens] == expected[0]
 
 
+CUT = {"max_num_batched_tokens": 7, "max_num_seqs": 2}
+
+
 @pytest.mark.slow
-def test_two_ranks_see_what_one_does(make_engine: MakeEngine, expected: list[list[int]]) -> None:
-    assert tokens_of(make_engine(tensor_parallel_size=2)) == expected
-    assert tokens_of(make_engine(tensor_parallel_size=2, max_num_batched_tokens=7, max_num_seqs=2)) == expected
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tensor_parallel_size": 2},
+        {"tensor_parallel_size": 2, **CUT},
+        {"pipeline_parallel_size": 2, **CUT},
+        {"data_parallel_size": 2},
+        {"level": 1},
+    ],
+    ids=str,
+)
+def test_ranks_stages_engines_and_compiled_models_see_the_same(
+    make_engine: MakeEngine, expected: list[list[int]], settings: dict[str, Any]
+) -> None:
+    engine = make_engine(**settings)
+    for _ in range(2):
+        assert tokens_of(engine) == expected
 
 
 def test_a_model_that_is_to_read_alone_takes_no_pictures(make_engine: MakeEngine, expected: list[list[int]]) -> None:

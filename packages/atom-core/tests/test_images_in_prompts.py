@@ -133,23 +133,6 @@ class Checkpoint:
     architecture = "TinyVL"
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size 2 does not go with pictures, which TinyVL sees"),
-        (
-            {"level": 3},
-            "level 3 does not go with pictures, which TinyVL sees: leave it out, or give language_model_only",
-        ),
-    ],
-)
-def test_settings_that_do_not_go_with_pictures_are_refused(given, words, monkeypatch):
-    monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: SPEC)
-    with pytest.raises(ConfigError, match=words):
-        room_for_images.resolve_images(EngineArgs(**given), Checkpoint(), [])
-    assert room_for_images.resolve_images(EngineArgs(**given, language_model_only=True), Checkpoint(), []) is None
-
-
 def test_a_step_has_room_for_the_largest_picture_which_is_made_as_small_as_that(monkeypatch):
     monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: SPEC)
 

@@ -19,6 +19,7 @@ MODULES = (
     "loaded_model",
     "quantization.*",
     "requirements.*",
+    "vision.*",
     "weights.*",
 )
 # A new default is written here too: who changes one changes what callers get that never mention it.
@@ -119,6 +120,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "block_size": 16,
         "model_impl": "auto",
         "num_drafts": 0,
+        "language_model_only": False,
         "takes_adapters": False,
     },
     "checkpoint.gguf_architectures.architecture.GGUFArchitecture": {"permutes_heads": False, "norm_offset": 0.0},
@@ -170,6 +172,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_act": "silu",
         "expert_bias": False,
         "fused_transposed": False,
+        "fused_in_turns": False,
         "swiglu_alpha": 1.702,
         "swiglu_limit": 7.0,
         "name": "mlp",
@@ -220,6 +223,23 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "requirements.sharing.groups_of": {"num_context_ranks": 1},
     "requirements.sharing.check_shared": {"num_stages": 1, "num_context_ranks": 1},
+    "vision.spec.VisionSpec": {"has_threefold_positions": True},
+    "vision.tower.VisionConfig": {"spatial_merge_size": 2, "temporal_patch_size": 2},
+    "vision.towers.qwen2_5_vl.Qwen2_5VLVisionConfig": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "patch_size": 14,
+        "hidden_act": "silu",
+        "window_size": 112,
+    },
+    "vision.towers.qwen3_vl.Qwen3VLVisionConfig": {
+        "patch_size": 16,
+        "hidden_act": "gelu_pytorch_tanh",
+        "num_position_embeddings": 2304,
+    },
+    "vision.towers.qwen3_vl.Qwen3VLPatchMerger.__init__": {"norms_tokens": False},
     "weights.loader.load_weights": {"progress": True},
     "weights.loader.load_dummy_weights": {"seed": 0, "device": "cpu"},
 }

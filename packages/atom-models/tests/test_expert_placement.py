@@ -74,7 +74,7 @@ def tensors_of(layer):
     [
         {},
         {"expert_bias": True},
-        {"expert_bias": True, "fused_transposed": True, "hidden_act": "swiglu_oai"},
+        {"expert_bias": True, "fused_transposed": True, "fused_in_turns": True, "hidden_act": "swiglu_oai"},
         {"quantization": "int4"},
         {"quantization": "mxfp4"},
     ],

@@ -69,6 +69,11 @@ def interleaved_tensors(weights):
     }
 
 
+def turned_tensors(weights):
+    """As Qwen3-VL's mixtures store them: inputs before outputs."""
+    return {name: tensor.transpose(1, 2) for name, tensor in fused_tensors(weights).items()}
+
+
 def load_experts(tensors, ranks=None, **options):
     layer = make_experts(ranks, **options)
     layer.choose_names(tensors)
@@ -105,9 +110,10 @@ def expected_output(weights, x, gates, ids):
         (lambda w: single_tensors(w, "w1", "w3", "w2"), {}, False),
         (single_tensors, {"expert_bias": True}, True),
         (fused_tensors, {}, False),
-        (interleaved_tensors, {"expert_bias": True, "fused_transposed": True}, True),
+        (interleaved_tensors, {"expert_bias": True, "fused_transposed": True, "fused_in_turns": True}, True),
+        (turned_tensors, {"fused_transposed": True}, False),
     ],
-    ids=["gate_proj", "w1", "biases", "fused", "interleaved"],
+    ids=["gate_proj", "w1", "biases", "fused", "interleaved", "turned"],
 )
 def test_experts_are_the_same_under_every_name(store, options, bias):
     weights = make_weights(bias)
@@ -117,7 +123,7 @@ def test_experts_are_the_same_under_every_name(store, options, bias):
 
 @pytest.mark.parametrize(
     ("store", "options"),
-    [(single_tensors, {}), (interleaved_tensors, {"fused_transposed": True})],
+    [(single_tensors, {}), (interleaved_tensors, {"fused_transposed": True, "fused_in_turns": True})],
     ids=["single", "fused"],
 )
 def test_the_sum_over_ranks_holds_each_bias_once(store, options):

@@ -25,8 +25,11 @@ EXACT = {
     "llama-3.1-70b": 70_553_706_496,
     "llama-3.1-8b": 8_030_261_248,
     "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-vl-7b": 8_292_166_656,
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-vl-30b-a3b": 31_070_754_032,
+    "qwen3-vl-8b": 8_767_123_696,
 }
 ROUNDED = {
     "deepseek-v3.2": 671.9e9,
@@ -36,7 +39,7 @@ ROUNDED = {
     "kimi-k2.5": 1.03e12,
     "kimi-linear-48b-a3b": 49e9,
     "qwen3-next-80b-a3b": 80e9,
-    "qwen3.5-27b": 27e9,
+    "qwen3.5-27b": 27.36e9,
     "qwen3.5-397b-a17b": 397e9,
 }
 ACTIVE = {
@@ -49,6 +52,7 @@ ACTIVE = {
     "mixtral-8x7b": 12.9e9,
     "qwen3-235b-a22b": 22e9,
     "qwen3-30b-a3b": 3.3e9,
+    "qwen3-vl-30b-a3b": 3.3e9,
     "qwen3.5-397b-a17b": 17e9,
 }
 # Bytes of the published weight files.
@@ -75,7 +79,10 @@ KV_BYTES = {
     "mixtral-8x7b": 32 * 2 * 8 * 128 * 2,
     "qwen3-235b-a22b": 94 * 2 * 4 * 128 * 2,
     "qwen3-30b-a3b": 48 * 2 * 4 * 128 * 2,
+    "qwen2.5-vl-7b": 28 * 2 * 4 * 128 * 2,
     "qwen3-next-80b-a3b": 12 * 2 * 2 * 256 * 2,
+    "qwen3-vl-30b-a3b": 48 * 2 * 4 * 128 * 2,
+    "qwen3-vl-8b": 36 * 2 * 8 * 128 * 2,
     "qwen3.5-27b": 16 * 2 * 4 * 256 * 2,
     "qwen3.5-397b-a17b": 15 * 2 * 2 * 256 * 2,
 }
@@ -95,7 +102,10 @@ CONTEXTS = {
     "kimi-k2.5": 262144,
     "mixtral-8x7b": 32768,
     "qwen3-235b-a22b": 40960,
+    "qwen2.5-vl-7b": 128000,
     "qwen3-30b-a3b": 40960,
+    "qwen3-vl-30b-a3b": 262144,
+    "qwen3-vl-8b": 262144,
     **dict.fromkeys(STATE_BYTES, 262144),
     "kimi-linear-48b-a3b": 1048576,
 }

@@ -53,7 +53,7 @@ def test_weights_of_the_tower_are_passed_over_and_others_are_not(
 
 
 def test_a_quarter_of_a_head_rotates_in_a_qwen3_5_whose_config_does_not_say(tiny_family: TinyFamily, tmp_path: Path):
-    rope = {"rope_type": "default", "rope_theta": 1e7}
+    rope = {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [2, 1, 1]}
     model = built(changed(tiny_family("qwen3_5"), tmp_path, rope_parameters=rope))
     assert model.config.rope["partial_rotary_factor"] == 0.25
 

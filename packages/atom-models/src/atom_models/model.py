@@ -19,7 +19,7 @@ from atom_models.layers.loadable import loadable
 from atom_models.layers.mixers.cache_scales import needs_cache_scales
 from atom_models.quantization import AS_STORED, UNQUANTIZED, GGUFQuantization, choose_quantization
 from atom_models.vision.reading import read_vision
-from atom_models.vision.sees import Sees
+from atom_models.vision.sees import Sees, num_tower_weights
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import read_headers
 
@@ -130,8 +130,8 @@ def mixer_layers(model: nn.Module) -> dict[str, Mixer]:
 
 
 def num_idle_weights(model: nn.Module) -> int:
-    """The number of this rank's weights that a token does not use: those of the experts that it does not choose."""
-    return sum(weights.num_idle for layer in loadable(model) for weights in layer.weights())
+    """The number of a rank's weights that a token does not use: of experts that it does not choose, and a tower's."""
+    return sum(weights.num_idle for layer in loadable(model) for weights in layer.weights()) + num_tower_weights(model)
 
 
 def sizes_told_apart(model: nn.Module, most_tokens: int) -> list[int]:

@@ -24,7 +24,8 @@ class SequenceStep:
     `slot` is its own among those that layers with a state have; it matters where there are any.
 
     Attributes:
-        positions: int64 ``[3, new tokens]``, of prompts with pictures and what follows them; None counts tokens.
+        positions: int64 ``[3, new tokens]`` of prompts with pictures, ``[new tokens]`` of what follows these; None
+            counts tokens.
         seen: what a tower gave for these tokens, by rows among them; None where there is no picture.
     """
 
@@ -120,9 +121,9 @@ class PagedRun:
 
 def _positions(sequences: Sequence[SequenceStep]) -> torch.Tensor:
     """``[T]``, or ``[3, T]`` where a sequence has positions in three directions."""
-    if all(sequence.positions is None for sequence in sequences):
-        return torch.cat([sequence.counted for sequence in sequences])
-    found = (sequence.counted if sequence.positions is None else sequence.positions for sequence in sequences)
+    found = [sequence.counted if sequence.positions is None else sequence.positions for sequence in sequences]
+    if all(each.dim() == 1 for each in found):
+        return torch.cat(found)
     return torch.cat([each.expand(3, -1) for each in found], dim=1)
 
 

@@ -15,7 +15,7 @@ class Image(msgspec.Struct, frozen=True):
     Attributes:
         height, width: in pixels.
         pixels: red, green and blue of each pixel, 0 to 255, row by row: ``3 * height * width`` bytes.
-        digest: of the size and the pixels; equal pictures have equal ones.
+        digest: a hash of the size and the pixels; equal pictures have equal ones.
     """
 
     height: int

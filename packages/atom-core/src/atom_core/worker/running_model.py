@@ -231,7 +231,7 @@ class RunningModel:
 
 
 def _pictures(config: EngineConfig, model: EngineModel) -> Pictures | None:
-    if config.images is None or model.encode is None:
+    if config.images is None:
         return None
     device = torch.device(config.device)
     return Pictures(model.encode, config.images.spec, cache_bytes=config.images.cache_bytes, device=device)

@@ -49,6 +49,7 @@ class GptOssConfig(LlamaConfig):
             swiglu_limit=self.swiglu_limit,
             expert_bias=True,
             fused_transposed=True,
+            fused_in_turns=True,
         )
 
 

@@ -204,6 +204,12 @@ _ARCHITECTURES = {
         "qwen3", "Qwen3-Reranker, converted to labels", (QK_NORM, SLIDING_WINDOW, LABELS)
     ),
     "Qwen3MoeForCausalLM": Architecture("qwen3_moe", "Qwen3-30B-A3B, 235B-A22B", (QK_NORM, MIXTURE_OF_EXPERTS)),
+    "Qwen3VLMoeForConditionalGeneration": Architecture(
+        "qwen3_vl",
+        "Qwen3-VL-30B-A3B, 235B-A22B",
+        (QK_NORM, MIXTURE_OF_EXPERTS, IMAGES),
+        pictures=_QWEN3_PICTURES,
+    ),
     "Qwen3VLForConditionalGeneration": Architecture(
         "qwen3_vl", "Qwen3-VL-2B to 32B", (QK_NORM, IMAGES), pictures=_QWEN3_PICTURES
     ),

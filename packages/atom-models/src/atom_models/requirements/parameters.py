@@ -11,6 +11,7 @@ from torch import nn
 from atom_kernels.formats import WeightFormat, num_bytes
 from atom_models.layers.loadable import loadable
 from atom_models.quantization import ONLINE
+from atom_models.vision.sees import num_tower_weights
 
 # All formats that are asked for by name round the matrices of the same layers.
 _ASKED = ONLINE["int8"]
@@ -24,7 +25,7 @@ class Count:
         parameters: all of them.
         rounded: shapes of the matrices that are rounded while loading where that is asked for, those of experts one by
             one.
-        idle: weights of experts that a token does not choose, with their biases.
+        idle: weights of experts that a token does not choose, with their biases, and those of a tower.
         stored_bytes: the bytes of all in the number formats of the checkpoint, see `RankWeight`.
     """
 
@@ -45,7 +46,7 @@ class Count:
 
 def count_parameters(model: nn.Module) -> Count:
     """Counts the weights of one rank's model."""
-    count = Count()
+    count = Count(idle=num_tower_weights(model))
     for weights in (weights for layer in loadable(model) for weights in layer.weights()):
         count.parameters += weights.num_numbers
         count.idle += weights.num_idle

@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from atom_kernels.formats import num_bytes
-from atom_models.layers import LMHead, Mixer, MoE, RowParallelLinear, VocabularyEmbedding
-from atom_models.layers.loadable import loadable
+from atom_models.layers import LMHead, Loadable, Mixer, MoE, RowParallelLinear, VocabularyEmbedding
 from atom_models.layers.weights import Weights
 from atom_models.model import mixer_layers
 from atom_models.quantization import AS_STORED, ONLINE, ROUNDED_TO
+from atom_models.vision.sees import language_modules
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,13 @@ class RankWork:
 
 
 def rank_work(model: nn.Module) -> RankWork:
-    """Asks the layers of one rank's model."""
+    """Asks the layers of one rank's model; a tower runs beside the steps and is left out."""
     matrices: Counter[Matrix] = Counter()
     hidden_size = vocab_size = 0
     table: list[Matrix] = []
-    for layer in loadable(model):
-        if isinstance(layer, Mixer):
+    modules = language_modules(model)
+    for layer in modules:
+        if isinstance(layer, Mixer) or not isinstance(layer, Loadable):
             continue
         found = [one for weights in layer.weights() for one in _matrices(weights, is_head=isinstance(layer, LMHead))]
         if isinstance(layer, VocabularyEmbedding):
@@ -88,8 +89,8 @@ def rank_work(model: nn.Module) -> RankWork:
             table = _matrices(*layer.weights(), is_head=True)
             continue
         matrices.update(found or (table if isinstance(layer, LMHead) else ()))
-    num_mixtures = sum(isinstance(layer, MoE) for layer in model.modules())
-    num_rows_cut = sum(isinstance(layer, RowParallelLinear) for layer in model.modules())
+    num_mixtures = sum(isinstance(layer, MoE) for layer in modules)
+    num_rows_cut = sum(isinstance(layer, RowParallelLinear) for layer in modules)
     return RankWork(
         matrices=matrices,
         mixers=Counter(layer.problem for layer in mixer_layers(model).values()),

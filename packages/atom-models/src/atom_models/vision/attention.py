@@ -68,16 +68,13 @@ class PictureAttention(Layer):
 
     Args:
         plan: see `plan_attention`.
-        proj: what the checkpoint calls the linear behind it.
     """
 
-    def __init__(
-        self, plan: MixerPlan, hidden_size: int, context: BuildContext, *, prefix: str, proj: str = "proj"
-    ) -> None:
+    def __init__(self, plan: MixerPlan, hidden_size: int, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         self._plan, self._shape = plan, plan.problem.out_shape
         self.qkv = ReplicatedLinear(hidden_size, 3 * hidden_size, context, prefix=f"{prefix}.qkv", bias=True)
-        self.proj = ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.{proj}", bias=True)
+        self.proj = ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.proj", bias=True)
 
     def forward(self, x: torch.Tensor, runs: AttendedRuns) -> torch.Tensor:
         q, k, v = self.qkv(x).view(len(x), 3, *self._shape).unbind(1)

@@ -53,10 +53,13 @@ class PatchEmbedding(WeightedLayer):
         self._apply: Callable[..., Any] = not_loaded(prefix)
 
     def forward(self, pictures: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self._apply(self.prepared(pictures).to(self._context.dtype).flatten(1))
+
+    def prepared(self, pictures: Sequence[torch.Tensor]) -> torch.Tensor:
+        """float32 ``[patches of all, 3, frames, patch_size ** 2]``: what processors call pixel values."""
         patches = torch.cat([cut(picture, self._spec) for picture in pictures])
-        normed = patches.float().mul_(1 / 255).sub_(self._mean).div_(self._std).to(self._context.dtype)
-        frames = normed.unsqueeze(2).expand(-1, -1, self._num_frames, -1)
-        return self._apply(frames.flatten(1))
+        normed = patches.float().mul_(1 / 255).sub_(self._mean).div_(self._std)
+        return normed.unsqueeze(2).expand(-1, -1, self._num_frames, -1)
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         matrix = {"weight": weights["weight"].flatten(1)}

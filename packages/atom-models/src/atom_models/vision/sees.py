@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from atom_models.build_context import BuildContext
 from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.layers import Residual, Rotary, axes_of_columns
+from atom_models.layers.loadable import loadable
 from atom_models.vision.reading import Vision
 from atom_models.vision.seen import SeenRows
 from atom_models.vision.spec import VisionSpec
@@ -102,3 +104,15 @@ class Sees(DecoderForCausalLM):
                 "positions are [3, T], and tokens of this model have one each: it was built without pictures"
             )
         return self.model(input_ids, self.rotary.at(positions, self._axes), inputs_embeds, seen)
+
+
+def language_modules(model: nn.Module) -> list[nn.Module]:
+    """All modules of a model but those of its tower: what tokens of texts pass."""
+    tower = set(model.vision.modules()) if isinstance(model, Sees) and model.vision is not None else set()
+    return [module for module in model.modules() if module not in tower]
+
+
+def num_tower_weights(model: nn.Module) -> int:
+    """How many weights the tower has; 0 without one."""
+    tower = model.vision if isinstance(model, Sees) else None
+    return 0 if tower is None else sum(weights.num_numbers for layer in loadable(tower) for weights in layer.weights())

@@ -57,7 +57,8 @@ class VisionSpec:
         if max(height, width) > 200 * min(height, width):
             raise ValueError(f"a picture of {width} x {height} pixels: one side is more than 200 times the other")
         unit = self.unit
-        rows, columns = (max(unit, round(side / unit) * unit) for side in (height, width))
+        # A side that comes to nothing grows below.
+        rows, columns = (round(side / unit) * unit for side in (height, width))
         if rows * columns > self.max_pixels:
             shrink = math.sqrt(height * width / self.max_pixels)
             rows, columns = (max(unit, math.floor(side / shrink / unit) * unit) for side in (height, width))

@@ -44,7 +44,7 @@ class PictureDecoder:
     def check_count(self, count: int) -> None:
         """Raise APIError 400 for more pictures than a prompt may have, and 501 for any without Pillow."""
         if count and not self._has_pillow:
-            message = "pictures need Pillow, which this server has not: pip install 'pillow>=10'"
+            message = "pictures need Pillow, which this server has not: pip install pillow"
             raise APIError(501, message, param="messages", code="no_pillow")
         if count > self._limits.count:
             message = f"there are {count} pictures; a prompt may have {self._limits.count} (--limit-images-per-prompt)"

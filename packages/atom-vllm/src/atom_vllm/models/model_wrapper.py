@@ -58,6 +58,7 @@ class ATOMModelBase(nn.Module):
             mixer_host=mixer_host_factory(vllm_config),
             block_size=self.settings.block_size * groups.context.size,  # vLLM counts what a rank keeps
             max_model_len=self.settings.max_model_len,
+            language_model_only=True,  # what takes more than text stays vLLM's
         )
         self.model: Any = build_model(self._checkpoint, context)
         self._vocabulary = SharedVocabulary(context.collectives, self.model.config.vocab_size)

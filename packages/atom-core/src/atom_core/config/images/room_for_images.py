@@ -22,7 +22,7 @@ def resolve_images(args: EngineArgs, checkpoint: Checkpoint, choices: list[str])
     smaller.
 
     Raises:
-        ConfigError: a setting that does not go with pictures, or leaves no room for the smallest.
+        ConfigError: a setting is about pictures, and there are none, or it leaves no room for the smallest.
     """
     # Layers of transformers are those of the language model.
     reads_text = args.language_model_only or args.model_impl == "transformers"
@@ -34,7 +34,6 @@ def resolve_images(args: EngineArgs, checkpoint: Checkpoint, choices: list[str])
                 "here: leave it out"
             )
         return None
-    _refuse_unfit(args, checkpoint)
     if args.max_num_image_tokens is not None:
         spec = _within(spec, args.max_num_image_tokens, choices)
     return ImagesConfig(spec, args.image_cache_memory)
@@ -59,19 +58,3 @@ def _within(spec: VisionSpec, most_tokens: int, choices: list[str]) -> VisionSpe
         return spec
     choices.append(f"max_pixels = {most_pixels}: pictures are made small enough for {most_tokens} tokens of a step")
     return dataclasses.replace(spec, max_pixels=most_pixels)
-
-
-def _refuse_unfit(args: EngineArgs, checkpoint: Checkpoint) -> None:
-    """Raise ConfigError for the first setting that does not go with pictures."""
-    asked = {
-        # What a tower gives is added behind layers that may be those of another stage.
-        f"pipeline_parallel_size {args.pipeline_parallel_size}": args.pipeline_parallel_size > 1,
-        # What is compiled takes tokens alone.
-        f"level {args.level}": args.level > 0,
-    }
-    for what, is_asked in asked.items():
-        if is_asked:
-            raise ConfigError(
-                f"{what} does not go with pictures, which {checkpoint.architecture} sees: leave it out, or give "
-                "language_model_only"
-            )

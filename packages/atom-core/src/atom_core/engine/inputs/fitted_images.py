@@ -11,7 +11,7 @@ from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image
 from atom_models.vision.spec import VisionSpec
 
-INSTALL = "install the extra: pip install 'atom-core[images]'"
+INSTALL = "pip install pillow"
 
 
 def as_image(picture: Any, spec: VisionSpec) -> Image:

@@ -61,7 +61,8 @@ class EngineModel:
         balancer: moves experts between ranks; None where they stay.
         adapters: what its linears can add; None where it was built to take none.
         encode: the tower: pictures, uint8 ``[height, width, 3]`` each, to features ``[tokens, width]`` of each; None
-            where it reads text alone.
+            where it reads text alone, and in stages without one.
+        run_as_written: `run` for steps with tokens of pictures, which are not compiled; None where `run` is not either.
     """
 
     run: Callable[..., Any]
@@ -81,6 +82,7 @@ class EngineModel:
     classify: Callable[[torch.Tensor], torch.Tensor] | None = None
     adapters: LoadedAdapters | None = None
     encode: Encode | None = None
+    run_as_written: Callable[..., Any] | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:
@@ -134,14 +136,16 @@ class EngineModel:
         seen: SeenRows | None = None,
     ) -> LayerStates:
         """As `forward`, while the mixers are told of the batch."""
-        if seen is not None:
-            output = self.run(input_ids, positions, seen=seen)
-        elif token_types is not None:
-            output = self.run(input_ids, positions, token_types)
-        elif self.arriving is None:
-            output = self.run(input_ids, positions)
+        is_of_text = seen is None and positions.dim() == 1
+        run = self.run if is_of_text or self.run_as_written is None else self.run_as_written
+        if token_types is not None:
+            output = run(input_ids, positions, token_types)
+        elif self.arriving is not None:
+            output = run(None, positions, self.arriving[: positions.shape[-1]])
+        elif seen is not None:
+            output = run(input_ids, positions, seen=seen)
         else:
-            output = self.run(None, positions, self.arriving[: positions.shape[-1]])
+            output = run(input_ids, positions)
         return LayerStates(*output) if isinstance(output, tuple) else LayerStates(output)
 
     def compute_whole_logits(self, hidden_nD: torch.Tensor) -> torch.Tensor:

@@ -90,6 +90,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         classify=getattr(model, "classify", None),
         adapters=_adapters(config, model, context),
         encode=None if tower is None else tower.encode,
+        run_as_written=model if config.images is not None and config.compile.level else None,
     )
 
 

@@ -200,6 +200,11 @@ class ModelInput:
     seen: SeenRows | None = None
 
     @property
+    def has_pictures(self) -> bool:
+        """Whether some tokens are of pictures."""
+        return self.seen is not None or (self.offsets is not None and self.offsets.dim() > 1)
+
+    @property
     def model_positions(self) -> torch.Tensor:
         """Int64 ``[T]`` or ``[3, T]``: the positions that the model is given."""
         return self.positions if self.offsets is None else self.positions + self.offsets

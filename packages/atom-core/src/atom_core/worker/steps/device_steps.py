@@ -137,7 +137,7 @@ class DeviceSteps:
         if self._captures_late and rows.num_decodes == rows.num_reqs:
             while self.capture_next():
                 self.num_late_captures += 1
-        if sight is not None and sight.seen is not None:
+        if sight is not None and not sight.is_of_text:
             return replace(self._inputs.build(rows, sight=sight), adapters=adapters)
         has_all = len(rows.sampling) > 0 and not needs_hidden_states
         if adapters is not None:
@@ -150,8 +150,8 @@ class DeviceSteps:
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
-        is_plain = batch.adapters is None and batch.seen is None
-        shape = self._pieces.shape_of(batch.rows) if is_plain else None
+        is_captured = batch.adapters is None and not batch.has_pictures
+        shape = self._pieces.shape_of(batch.rows) if is_captured else None
         if shape is None:
             return self._model.forward(
                 batch.input_ids,

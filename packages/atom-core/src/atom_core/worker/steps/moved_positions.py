@@ -29,7 +29,7 @@ class MovedPositions:
         """Write what the next replay of this shape reads; tokens of padding, and repeated ones, stay where they are.
 
         Args:
-            sight: of a step without tokens of pictures, so that all tokens of a request were moved by as much.
+            sight: what a step of text sees (see `Sight.is_of_text`).
             num_repeated: leading tokens of each request that are computed again.
         """
         if sight is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import torch
 
@@ -31,15 +31,16 @@ class FeatureCache:
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._features
 
-    def take(self, wanted: Mapping[bytes, Callable[[], torch.Tensor]]) -> Mapping[bytes, torch.Tensor]:
+    def take(self, wanted: Sequence[bytes], pixels_of: Callable[[bytes], torch.Tensor]) -> dict[bytes, torch.Tensor]:
         """Features of pictures by their digests; those that are not there are encoded together.
 
         Args:
-            wanted: what gives the pixels of each.
+            wanted: the digests, each once.
+            pixels_of: gives the pixels of one that is encoded.
         """
         missing = [digest for digest in wanted if digest not in self._features]
         if missing:
-            encoded = self._encode([wanted[digest]() for digest in missing])
+            encoded = self._encode([pixels_of(digest) for digest in missing])
             for digest, features in zip(missing, encoded, strict=True):
                 # A part of what all pictures of the step were encoded to would keep all of it.
                 self._features[digest] = features.clone() if len(missing) > 1 else features

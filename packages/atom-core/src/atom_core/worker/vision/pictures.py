@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -22,18 +21,18 @@ class Pictures:
     """Follows the steps of one worker. Pixels are kept for as long as a request has them.
 
     Args:
-        encode: the tower.
+        encode: the tower; None in a stage of a pipeline that has none.
         spec: what the model sees.
-        cache_bytes: of features that are kept beside what running requests need.
+        cache_bytes: the bound of features that are kept beside what running requests need.
         device: where the model is.
 
     Attributes:
-        features: of pictures, by their digests.
+        features: what the tower made of pictures, by their digests; None without one.
     """
 
-    def __init__(self, encode: Encode, spec: VisionSpec, *, cache_bytes: int, device: torch.device) -> None:
+    def __init__(self, encode: Encode | None, spec: VisionSpec, *, cache_bytes: int, device: torch.device) -> None:
         self._spec, self._device = spec, device
-        self.features = FeatureCache(encode, cache_bytes)
+        self.features = None if encode is None else FeatureCache(encode, cache_bytes)
         self._prompts: dict[str, SeenPrompt] = {}
         self._pixels: dict[bytes, Image] = {}
         self._num_requests: Counter[bytes] = Counter()
@@ -67,7 +66,8 @@ class Pictures:
             prompt.num_computed_tokens = start + count
         if not shown:
             return Sight(offsets[0])
-        return Sight(offsets if self._spec.has_threefold_positions else offsets[0], self._see(shown))
+        seen = None if self.features is None else self._see(shown, self.features)
+        return Sight(offsets if self._spec.has_threefold_positions else offsets[0], seen)
 
     def _rows(self, step: SchedulerOutput) -> Iterator[tuple[int, ScheduledRequest, SeenPrompt]]:
         """The first row of each request with pictures, and what is known of it."""
@@ -78,15 +78,13 @@ class Pictures:
                 yield first, scheduled, prompt
             first += scheduled.num_new_tokens
 
-    def _see(self, shown: list[tuple[int, PlacedImage, int, int]]) -> SeenRows:
+    def _see(self, shown: list[tuple[int, PlacedImage, int, int]], cache: FeatureCache) -> SeenRows:
         """The rows of parts of pictures, each of which is encoded whole."""
-        wanted: dict[bytes, Callable[[], torch.Tensor]] = {
-            placed.image.digest: partial(self._on_device, placed.image.digest) for _, placed, _, _ in shown
-        }
-        features = self.features.take(wanted)
+        wanted = dict.fromkeys(placed.image.digest for _, placed, _, _ in shown)
+        features = cache.take(list(wanted), self._on_device)
         parts = [features[placed.image.digest][begin:end] for _, placed, begin, end in shown]
         rows = np.concatenate([np.arange(first, first + end - begin) for first, _, begin, end in shown])
-        self.features.evict({placed.image.digest for prompt in self._prompts.values() for placed in prompt.begun})
+        cache.evict({placed.image.digest for prompt in self._prompts.values() for placed in prompt.begun})
         (rows_n,) = upload(self._device, rows)
         return SeenRows(rows_n, torch.cat(parts) if len(parts) > 1 else parts[0])
 

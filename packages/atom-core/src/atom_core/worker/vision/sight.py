@@ -15,10 +15,15 @@ class Sight:
 
     Attributes:
         offsets: int64 ``[T]`` on the host, how far positions are from the places of tokens in their requests. Where
-            tokens of pictures are among them it is ``[3, T]``, if the model has threefold positions; otherwise it is
-            one number for each request.
-        seen: the rows of pictures, and what stands there; None where no token is of a picture.
+            tokens of pictures are among them it is ``[3, T]``, if the model has threefold positions.
+        seen: the rows of pictures, and what stands there; None where no token is of a picture, and in all stages of a
+            pipeline but the first.
     """
 
     offsets: np.ndarray
     seen: SeenRows | None = None
+
+    @property
+    def is_of_text(self) -> bool:
+        """Whether no token is of a picture: then all tokens of a request were moved by as much."""
+        return self.seen is None and self.offsets.ndim == 1

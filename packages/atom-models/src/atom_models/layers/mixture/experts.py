@@ -234,12 +234,12 @@ class Experts(Layer):
 
     def _fused(self) -> tuple[_Matrix, ...]:
         """The matrices of all experts in one."""
-        config, turned = self._config, self._config.fused_transposed
-        hidden, size, count = config.hidden_size, config.intermediate_size, config.num_experts
+        config, hidden, size = self._config, self._config.hidden_size, self._config.intermediate_size
+        how = {"num_experts": config.num_experts, "turned": config.fused_transposed}
         gate_up, down = (f"{self.prefix}.{slot}_proj" for slot in _SLOTS)
         return (
-            self._matrix(gate_up, "gate_up", (2 * size, hidden), num_experts=count, turned=turned, interleaved=turned),
-            self._matrix(down, "down", (hidden, size), num_experts=count, turned=turned),
+            self._matrix(gate_up, "gate_up", (2 * size, hidden), **how, interleaved=config.fused_in_turns),
+            self._matrix(down, "down", (hidden, size), **how),
         )
 
     def _matrix(self, name: str, slot: str, shape: tuple[int, int], **how: Any) -> _Matrix:

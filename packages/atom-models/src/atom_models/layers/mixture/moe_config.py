@@ -59,8 +59,8 @@ class MoEConfig:
         hidden_act: "silu" or "swiglu_oai" (GPT-OSS: clamped, with `swiglu_alpha` and `swiglu_limit`).
         shared_experts: None where there are none.
         expert_bias: the experts' products have biases.
-        fused_transposed: fused tensors are [E, inputs, outputs] with rows of gate and up taking turns (GPT-OSS)
-            instead of [E, outputs, inputs] with all of gate first.
+        fused_transposed: fused tensors are [E, inputs, outputs] instead of [E, outputs, inputs].
+        fused_in_turns: outputs of gate and up take turns in them (GPT-OSS) instead of all of gate coming first.
         name: what the checkpoint calls it in its decoder layer.
     """
 
@@ -73,6 +73,7 @@ class MoEConfig:
     shared_experts: SharedExpertsConfig | None = None
     expert_bias: bool = False
     fused_transposed: bool = False
+    fused_in_turns: bool = False
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
     name: str = "mlp"

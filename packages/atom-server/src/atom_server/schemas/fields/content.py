@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-
 Part = dict[str, Any]
 Read = Callable[[Part], Part]
 

@@ -1,0 +1,176 @@
+"""Towers in models: when they are built, how they are held, and what is counted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from atom_models import BuildContext, CheckpointError, build_model, load_model, model_requirements, open_checkpoint
+from atom_models.groups import Groups, Stage
+from atom_models.layers.loadable import loadable
+from atom_models.model import num_idle_weights
+from atom_models.quantization import ONLINE
+from atom_models.requirements.sharing import OneOf
+from atom_models.vision.reading import vision_spec
+from atom_models.vision.spec import VisionSpec
+from tiny_pictures import IMAGE, picture
+
+TinyFamily = Callable[[str], Path]
+
+
+def built(folder: Path, **how: Any) -> Any:
+    return build_model(open_checkpoint(folder), BuildContext(dtype=torch.float32, **how))
+
+
+def changed(folder: Path, target: Path, file: str = "config.json", **fields: Any) -> Path:
+    """A checkpoint without weights, one of whose files has other fields."""
+    for name in ("config.json", "preprocessor_config.json"):
+        shutil.copy(folder / name, target)
+    content = json.loads((target / file).read_text())
+    (target / file).write_text(json.dumps(content | fields))
+    return target
+
+
+def test_a_model_says_what_it_sees(tiny_family: TinyFamily):
+    checkpoint = open_checkpoint(tiny_family("qwen3_vl"))
+    halves = (0.5, 0.5, 0.5)
+    assert vision_spec(checkpoint) == VisionSpec(381, 382, 383, 4, 2, 64, 6400, halves, halves)
+    assert built(checkpoint.path).vision_spec == vision_spec(checkpoint)
+    assert vision_spec(open_checkpoint(tiny_family("qwen3"))) is None
+
+
+def test_without_a_file_of_the_processor_a_family_has_its_own_sizes(tiny_family: TinyFamily, tmp_path: Path):
+    folder = changed(tiny_family("qwen2_5_vl"), tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    spec = vision_spec(open_checkpoint(folder))
+    assert spec is not None
+    assert (spec.min_pixels, spec.max_pixels) == (56 * 56, 28 * 28 * 16384)
+    assert spec.mean == (0.48145466, 0.4578275, 0.40821073)
+    (folder / "processor_config.json").write_text('{"image_processor": {"size": {"longest_edge": 4000}}}')
+    spec = vision_spec(open_checkpoint(folder))
+    assert spec is not None
+    assert (spec.min_pixels, spec.max_pixels) == (56 * 56, 4000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"patch_size": 14}, "patch_size is 14, and config.json says 4"),
+        ({"do_resize": False}, "do_resize is False, which is not implemented; it can be True"),
+        ({"rescale_factor": 1.0}, "rescale_factor is 1.0, which is not implemented"),
+        ({"min_pixels": 7000}, "at least 7000 and at most 6400 pixels"),
+        ({"max_pixels": "many"}, "has 'many' as max_pixels"),
+        ({"image_mean": [0.5, 0.5]}, "it must be a list of three numbers"),
+        ({"image_std": [0.5, 0, 0.5]}, "no number of it can be 0"),
+        ({"size": 448}, "size is 448, not an object"),
+    ],
+)
+def test_a_processor_that_is_not_ours_is_refused(fields, message, tiny_family: TinyFamily, tmp_path: Path):
+    folder = changed(tiny_family("qwen3_vl"), tmp_path, "preprocessor_config.json", **fields)
+    with pytest.raises(CheckpointError, match=message):
+        vision_spec(open_checkpoint(folder))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image_token_id": None}, "config.json lacks image_token_id"),
+        ({"vision_config": 5}, "vision_config is 5, not an object"),
+        ({"vision_config": {"patch_size": 4, "spatial_merge_size": 2}}, "config.json lacks depth"),
+    ],
+)
+def test_a_tower_that_cannot_be_meant_is_refused(fields, message, tiny_family: TinyFamily, tmp_path: Path):
+    with pytest.raises(CheckpointError, match=message):
+        built(changed(tiny_family("qwen3_vl"), tmp_path, **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"out_hidden_size": 40}, "the tower gives 80 elements .* hidden_size is 64"),
+        ({"num_heads": 8}, "each head needs a multiple of 4 elements"),
+        ({"deepstack_visual_indexes": [2]}, "deepstack_visual_indexes has 2; depth is 2"),
+        ({"in_channels": 4}, "in_channels is 4"),
+    ],
+)
+def test_so_is_one_that_does_not_fit_the_model(fields, message, tiny_family: TinyFamily, tmp_path: Path):
+    folder = tiny_family("qwen3_vl")
+    tower = json.loads((folder / "config.json").read_text())["vision_config"]
+    with pytest.raises(CheckpointError, match=message):
+        built(changed(folder, tmp_path, vision_config=tower | fields))
+
+
+def test_a_language_model_alone_has_no_tower_and_says_so(tiny_family: TinyFamily, caplog: pytest.LogCaptureFixture):
+    folder = tiny_family("qwen3_vl")
+    assert built(folder).vision is not None
+    assert not caplog.records
+    alone = built(folder, language_model_only=True)
+    assert alone.vision is None
+    assert alone.vision_spec is None
+    assert "it is served for text alone" in caplog.text
+    assert alone.ignored_prefixes == ("model.visual.",)
+
+
+def test_a_model_that_takes_no_pictures_refuses_them(tiny_family: TinyFamily):
+    loaded = load_model(tiny_family("qwen3"), progress=False)
+    with pytest.raises(ValueError, match="the model takes no pictures"):
+        loaded.logits([[3, *IMAGE]], images=[[picture(8, 8)]])
+
+
+def test_every_rank_has_the_whole_tower_and_the_first_stage_alone_has_one(tiny_family: TinyFamily):
+    def weights(model: Any) -> int:
+        return sum(one.num_numbers for layer in loadable(model.vision) for one in layer.weights())
+
+    folder = tiny_family("qwen3_vl")
+    whole, rank = built(folder), built(folder, groups=Groups(OneOf(1, 2)))
+    assert weights(whole) == weights(rank) > 0
+    stages = [built(folder, groups=Groups(stage=Stage(index, 2))) for index in range(2)]
+    assert [stage.vision is not None for stage in stages] == [True, False]
+    assert stages[1].vision_spec == whole.vision_spec
+
+
+@pytest.mark.usefixtures("quiet_transformers")
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
+def test_plans_count_the_tower_among_the_weights_and_not_in_steps(family: str, tiny_family: TinyFamily):
+    folder = tiny_family(family)
+    with torch.device("meta"):
+        theirs = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.from_pretrained(folder))
+    tower = sum(parameter.numel() for parameter in theirs.model.visual.parameters())
+    needs, model = model_requirements(open_checkpoint(folder)), built(folder)
+    assert needs.num_parameters == sum(parameter.numel() for parameter in theirs.parameters())
+    assert needs.num_parameters - needs.num_active_parameters == num_idle_weights(model) == tower
+    whole = needs.on_rank(1)
+    assert whole is not None
+    alone = built(folder, language_model_only=True)
+    assert sum(one.num_numbers * count for one, count in whole.work.matrices.items()) <= sum(
+        one.num_numbers for layer in loadable(alone) for one in layer.weights()
+    )
+
+
+def test_a_tower_stays_dense_where_weights_are_rounded(tiny_family: TinyFamily):
+    model = built(tiny_family("qwen3_vl"), quantization=ONLINE["int8"])
+    held = {one.held().held for layer in loadable(model.vision) for one in layer.weights() if one.held is not None}
+    assert held == {"float32"}
+    layer = model.model.layers[0].mlp.down_proj
+    assert layer.weights()[0].held().held == "int8 per row"
+
+
+def test_positions_in_three_directions_are_refused_by_a_model_without_pictures(tiny_family: TinyFamily):
+    alone = built(tiny_family("qwen3_vl"), language_model_only=True)
+    with pytest.raises(ValueError, match=r"positions are \[3, T\], and tokens of this model have one each"):
+        alone(torch.zeros(2, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.int64))
+
+
+def test_sections_that_do_not_fit_the_heads_are_refused(tiny_family: TinyFamily, tmp_path: Path):
+    folder = tiny_family("qwen3_vl")
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    text["rope_scaling"] = {"rope_type": "default", "mrope_section": [1, 1, 1]}
+    with pytest.raises(CheckpointError, match="three mrope sections that add up to 16"):
+        built(changed(folder, tmp_path, text_config=text))
