@@ -16,10 +16,11 @@ import torch
 
 from atom_core import LLMEngine, SamplingParams
 from atom_core.errors import InvalidRequestError
+from atom_models.vision.spec import VisionSpec
 from atom_models.vision.tower import VisionTower
 from atom_models.vision.towers.qwen3_vl import Qwen3VLVisionTower
 from running_engines import running
-from seeing_models import IMAGE, around, make_seeing, picture, tokens_of_transformers
+from seeing_models import END, IMAGE, START, around, make_seeing, picture, tokens_of_transformers
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 FIRST, SECOND, LONG = picture(1), picture(2, 3, 3), picture(3, 8, 8)
@@ -107,6 +108,11 @@ def test_a_batch_a_warm_cache_and_samples_change_no_token(
     assert [output["token_ids"] for output in three] == expected[:1] * 3
     assert sum(encoded) == len(PICTURES)
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
+    for level in (1, 2):
+        engine.sleep(level)
+        engine.wake_up()
+        assert tokens_of(engine, GIVEN[:2]) == expected[:2]
+    assert sum(encoded) == len(PICTURES) + 2 * len({FIRST.digest, SECOND.digest, picture(4).digest})
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 256 << 20])
@@ -183,6 +189,42 @@ def test_ranks_stages_engines_and_compiled_models_see_the_same(
     engine = make_engine(**settings)
     for _ in range(2):
         assert tokens_of(engine) == expected
+
+
+def prompts_of(spec: VisionSpec) -> list[dict[str, Any]]:
+    """As `GIVEN`, in the tokens and sizes of another model."""
+    marks = {START: spec.start_token_id, IMAGE: spec.image_token_id, END: spec.end_token_id}
+    return [
+        {"prompt_token_ids": [marks.get(token, token) for token in tokens], "images": images}
+        for tokens, images in PROMPTS
+    ]
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_5"])
+def test_towers_with_windows_and_layers_that_keep_states_go_with_it(
+    family: str, tiny_family: Callable[[str], Path]
+) -> None:
+    given = {"dtype": "float32", "num_kv_blocks": 64, "num_threads": 1, "skip_tokenizer_init": True, "seed": 0}
+    found = []
+    for settings in ({"enable_prefix_caching": False}, {"max_num_batched_tokens": 80, "max_num_image_tokens": 64}, CUT):
+        with LLMEngine(str(tiny_family(family)), **given | settings) as engine:
+            assert engine.info.images is not None
+            prompts = prompts_of(engine.info.images)
+            found += [tokens_of(engine, prompts) for _ in range(2)]
+    assert found == found[:1] * 6
+    assert len(set(map(tuple, found[0]))) > 2
+
+
+def test_prediction_layers_change_no_token_behind_pictures(tiny_family: Callable[[str], Path]) -> None:
+    given = {"dtype": "float32", "num_kv_blocks": 64, "num_threads": 1, "skip_tokenizer_init": True, "seed": 0}
+    found = []
+    for config in (None, {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}):
+        with LLMEngine(str(tiny_family("qwen3_5")), speculative_config=config, **given) as engine:
+            assert engine.info.images is not None
+            prompts = prompts_of(engine.info.images)
+            found += [tokens_of(engine, prompts) for _ in range(2)]
+            assert (engine.stats.num_draft_tokens > 0) == (config is not None)
+    assert found == found[:1] * 4
 
 
 def test_a_model_that_is_to_read_alone_takes_no_pictures(make_engine: MakeEngine, expected: list[list[int]]) -> None:

@@ -136,13 +136,14 @@ class Checkpoint:
 def test_a_step_has_room_for_the_largest_picture_which_is_made_as_small_as_that(monkeypatch):
     monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: SPEC)
 
-    def resolved(budget=512, **given):
+    def resolved(budget=512, max_model_len=100, **given):
         args, choices = EngineArgs(**given), []
-        images = room_for_images.resolve_images(args, Checkpoint(), choices)
+        images = room_for_images.resolve_images(args, Checkpoint(), max_model_len, choices)
         return images.spec.max_pixels, room_for_images.image_token_budget(args, images, budget), len(choices)
 
     assert resolved() == (4096, 512, 0)
     assert resolved(budget=10) == (4096, 64, 0)
+    assert resolved(budget=10, max_model_len=40) == (4096, 40, 0)
     assert resolved(max_num_image_tokens=100) == (4096, 100, 0)
     assert resolved(max_num_image_tokens=20) == (20 * 64, 20, 1)
     large = dataclasses.replace(SPEC, min_pixels=640)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import numpy as np
+import pytest
 import torch
 
-from atom_core.messages import EngineRequest, NewRequest, PlacedImage, SamplingParams, ScheduledRequest, SchedulerOutput
+from atom_core.messages import (
+    EngineRequest,
+    NewRequest,
+    PlacedImage,
+    SamplingParams,
+    ScheduledRequest,
+    SchedulerOutput,
+    images_within,
+)
 from atom_core.scheduler.images_at_worker import without_pixels
 from atom_core.scheduler.request import RequestStatus
 from atom_core.scheduler.step_plan import StepPlan
@@ -237,3 +248,42 @@ def test_a_request_that_leaves_a_step_leaves_its_room_for_pictures():
     assert not waiting.images_to_encode(16)
     waiting.leave(RequestStatus.WAITING)
     assert waiting.images_to_encode(16) == waiting.images
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_crowd_is_seen_within_the_room_of_each_step_by_a_worker_that_has_all_pixels_it_needs(seed: int) -> None:
+    draw = random.Random(seed)
+    ahead, room = draw.choice((0, 1)), draw.choice((8, 12, 30))
+    engine = make_engine(
+        ahead=ahead, max_num_image_tokens=room, num_blocks=24, max_num_batched_tokens=draw.choice((5, 16, 40))
+    )
+    crowd = [picture(number, 2, 4) for number in range(4)]
+    for number in range(30):
+        images = draw.choices(crowd, k=draw.randrange(4))
+        name = f"{number}" if images else f"text {number}"
+        engine.add(request(name, *images, text=draw.randrange(1, 9), max_tokens=draw.randrange(1, 20)))
+        for _ in range(draw.randrange(4)):
+            if engine.scheduler.has_unfinished():
+                engine.step()
+        if draw.random() < 0.2:
+            engine.abort(str(draw.randrange(number + 1)))
+    engine.run()
+    pictures, num_begun = make_pictures(), 0
+    for each in engine.steps:
+        pictures.update(each)
+        before = {name: prompt.num_computed_tokens for name, prompt in pictures._prompts.items()}
+        pictures.look(each)
+        begun = sum(
+            len(images_within(prompt.images, max(start, before[name]), start + count))
+            - bool(start and start == before[name] and _is_inside(prompt.images, start))
+            for name, start, count in ((s.request_id, s.num_computed_tokens, s.num_new_tokens) for s in each.scheduled)
+            if (prompt := pictures._prompts.get(name)) is not None
+        )
+        assert begun * 8 <= room
+        num_begun += begun
+    assert 0 < pictures.features.num_encoded <= num_begun
+    assert engine.scheduler.stats().num_free_blocks == 24
+
+
+def _is_inside(images, token):
+    return any(placed.first_token < token for placed in images_within(images, token, token + 1))

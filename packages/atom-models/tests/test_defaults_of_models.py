@@ -220,6 +220,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_drafts": 0,
         "enable_expert_parallel": False,
         "num_context_ranks": 1,
+        "language_model_only": False,
     },
     "requirements.sharing.groups_of": {"num_context_ranks": 1},
     "requirements.sharing.check_shared": {"num_stages": 1, "num_context_ranks": 1},

@@ -167,7 +167,7 @@ def test_lists_of_models_say_how_weights_are_published_and_those_are_read(name: 
     ("architecture", "part", "says"),
     [
         ("Gemma3ForConditionalGeneration", "vision_config", "text-only checkpoint such as one of Gemma3ForCausalLM"),
-        ("Qwen2_5_VLForConditionalGeneration", "vision_config", "text-only checkpoint"),
+        ("Qwen2VLForConditionalGeneration", "vision_config", "text-only checkpoint"),
         ("VoxtralForConditionalGeneration", "audio_config", "text-only checkpoint"),
     ],
 )

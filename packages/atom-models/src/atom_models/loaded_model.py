@@ -42,7 +42,7 @@ class LoadedModel:
         """Float32 ``[len(tokens), vocabulary]`` for each sequence of token ids, all run as one ragged batch.
 
         Args:
-            images: of each sequence the pictures, uint8 ``[height, width, 3]`` of sizes that
+            images: the pictures of each sequence, uint8 ``[height, width, 3]``, whose sizes are some that
                 ``model.vision_spec.fitted`` gives. Each stands in the place of an image token, and has as many rows in
                 the result as the tower makes tokens of it.
 

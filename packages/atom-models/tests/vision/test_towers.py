@@ -149,6 +149,8 @@ def test_plans_count_the_tower_among_the_weights_and_not_in_steps(family: str, t
     whole = needs.on_rank(1)
     assert whole is not None
     alone = built(folder, language_model_only=True)
+    text = model_requirements(open_checkpoint(folder), language_model_only=True)
+    assert text.num_parameters == text.num_active_parameters == needs.num_active_parameters
     assert sum(one.num_numbers * count for one, count in whole.work.matrices.items()) <= sum(
         one.num_numbers for layer in loadable(alone) for one in layer.weights()
     )

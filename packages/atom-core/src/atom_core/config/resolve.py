@@ -65,7 +65,7 @@ def resolve_config(
     if model.is_encoder:
         args = _of_encoder(args, model, platform, choices)
     parallel = resolve_parallel(args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank)
-    images = None if model.is_encoder else resolve_images(args, checkpoint, choices)
+    images = None if model.is_encoder else resolve_images(args, checkpoint, model.max_model_len, choices)
     return EngineConfig(
         model=model,
         cache=_cache(args, model, parallel, platform, choices=choices),

@@ -174,15 +174,17 @@ class ProfilerConfig:
 
 @dataclass(frozen=True)
 class ImagesConfig:
-    """What the model sees, and the bytes that each rank keeps of what it made of pictures."""
+    """What the model sees.
+
+    Attributes:
+        spec: which pictures it takes.
+        most_tokens: tokens of the largest that fits a prompt.
+        cache_bytes: memory on each device for what was made of pictures, beside what running requests need.
+    """
 
     spec: VisionSpec
+    most_tokens: int
     cache_bytes: int
-
-    @property
-    def most_tokens(self) -> int:
-        """Tokens of the largest picture."""
-        return self.spec.max_pixels // self.spec.unit**2
 
 
 @dataclass(frozen=True)

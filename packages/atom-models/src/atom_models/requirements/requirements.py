@@ -51,7 +51,7 @@ class ModelRequirements:
         architecture: as the checkpoint names it.
         implementation: what serves it: our own file, or transformers' layers.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
-        num_active_parameters: those that one token passes through; fewer in mixtures of experts.
+        num_active_parameters: those that a token of a text passes: not all experts of a mixture, and no tower.
         num_linear_parameters: those that are rounded while loading (no embedding, head or router).
         num_layers: layers that have a cache; an index of attention is a part of one.
         max_model_len: longest context in tokens.
@@ -109,6 +109,7 @@ def model_requirements(
     num_drafts: int = 0,
     enable_expert_parallel: bool = False,
     num_context_ranks: int = 1,
+    language_model_only: bool = False,
 ) -> ModelRequirements:
     """Numbers for planning: the model is built as for an engine, and counted; no weight is read.
 
@@ -117,6 +118,7 @@ def model_requirements(
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         enable_expert_parallel: ranks hold whole experts, not a part of each.
         num_context_ranks: neighbors among tensor-parallel ranks that share the context; their number divides these.
+        language_model_only: what sees pictures is not built, and not counted.
 
     Raises:
         UnsupportedArchitectureError: the architecture is not implemented.
@@ -129,6 +131,7 @@ def model_requirements(
         max_model_len=BLOCK_SIZE,
         model_impl=model_impl,
         num_drafts=num_drafts,
+        language_model_only=language_model_only,
         groups=UNSHARED.spreading_experts() if enable_expert_parallel else UNSHARED,
     )
     published, refusal = quantization_method(checkpoint.config), None

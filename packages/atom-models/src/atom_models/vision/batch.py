@@ -31,7 +31,7 @@ class PictureBatch:
 
     @classmethod
     def of(cls, pictures: Sequence[torch.Tensor], spec: VisionSpec, device: torch.device) -> PictureBatch:
-        """Of pictures ``[height, width, 3]``.
+        """The batch of pictures ``[height, width, 3]``.
 
         Raises:
             ValueError: one has sides that are not multiples of the unit.
@@ -74,7 +74,9 @@ class PictureBatch:
         Returns:
             int64 ``[tokens]``: the token that stands at each place, and the patches of each window.
         """
-        orders, lengths, first = [], list[int](), 0
+        orders: list[torch.Tensor] = []
+        lengths: list[int] = []
+        first = 0
         for rows, columns in self.grids:
             down, across = (torch.arange(count // self.merge_size) // side for count in (rows, columns))
             window = (down.unsqueeze(1) * (int(across[-1]) + 1) + across).flatten()

@@ -65,7 +65,9 @@ def widened(
             f"the prompt has {count} image tokens ({spec.image_token_id}), and there are {len(sizes)} pictures: each "
             "picture stands in the place of one"
         )
-    left, tokens, firsts = iter(sizes), list[int](), list[int]()
+    tokens: list[int] = []
+    firsts: list[int] = []
+    left = iter(sizes)
     for token in token_ids:
         repeats = 1
         if token == spec.image_token_id:

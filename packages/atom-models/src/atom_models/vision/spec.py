@@ -26,7 +26,7 @@ class VisionSpec:
         patch_size: pixels on each side of a patch.
         merge_size: patches on each side of a square that becomes one token.
         min_pixels, max_pixels: a picture is made larger or smaller until it has so many.
-        mean, std: for each of red, green and blue, of pixels between 0 and 1; taken off, and divided by.
+        mean, std: what is taken off pixels between 0 and 1, and what they are divided by: red, green and blue.
         has_threefold_positions: tokens have a position in time, height and width each.
     """
 

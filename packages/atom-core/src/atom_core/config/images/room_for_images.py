@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from atom_models.vision.spec import VisionSpec
 
 
-def resolve_images(args: EngineArgs, checkpoint: Checkpoint, choices: list[str]) -> ImagesConfig | None:
+def resolve_images(
+    args: EngineArgs, checkpoint: Checkpoint, max_model_len: int, choices: list[str]
+) -> ImagesConfig | None:
     """What is known of pictures; None where the engine reads text alone.
 
     Pictures are encoded whole: where a step has no room for the largest that the model was made for, they are made
     smaller.
+
+    Args:
+        max_model_len: tokens of the longest prompt, which no picture has more of.
 
     Raises:
         ConfigError: a setting is about pictures, and there are none, or it leaves no room for the smallest.
@@ -36,7 +41,8 @@ def resolve_images(args: EngineArgs, checkpoint: Checkpoint, choices: list[str])
         return None
     if args.max_num_image_tokens is not None:
         spec = _within(spec, args.max_num_image_tokens, choices)
-    return ImagesConfig(spec, args.image_cache_memory)
+    most_tokens = min(spec.max_pixels // spec.unit**2, max_model_len)
+    return ImagesConfig(spec, most_tokens, args.image_cache_memory)
 
 
 def image_token_budget(args: EngineArgs, images: ImagesConfig | None, max_num_batched_tokens: int) -> int:

@@ -158,12 +158,14 @@ class Qwen3VLVisionTower(VisionTower):
         config = self.config
         runs = attend_within(self.plan, batch.lengths, angles(batch, config.head_size, config.rope_theta))
         residual = Residual(self.patch_embed(pictures) + self.pos_embed(batch))
-        mergers, added = dict(zip(config.deepstack_visual_indexes, self.deepstack_mergers, strict=True)), []
+        behind: dict[int, torch.Tensor] = {}
         for layer_id, block in enumerate(self.blocks):
             residual = block(residual, runs)
-            if layer_id in mergers:
-                added.append(mergers[layer_id](residual.tensor()))
-        return torch.cat([self.merger(residual.tensor()), *added], dim=1)
+            if layer_id in config.deepstack_visual_indexes:
+                behind[layer_id] = residual.tensor()
+        added = zip(config.deepstack_visual_indexes, self.deepstack_mergers, strict=True)
+        merged = [merger(behind[layer_id]) for layer_id, merger in added]
+        return torch.cat([self.merger(residual.tensor()), *merged], dim=1)
 
 
 class Qwen3_5VisionTower(Qwen3VLVisionTower):
