@@ -133,7 +133,11 @@ def test_results_of_tools_have_pictures_where_their_api_has(seeing):
     used = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {}}]}
     block = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image", "source": source(URL)}]}
     messages = [{"role": "user", "content": "look"}, used, {"role": "user", "content": [block]}]
-    assert seeing.post("/v1/messages", messages=messages, max_tokens=2).json()["usage"]["input_tokens"] > NUM_TOKENS
+    of_one = seeing.post("/v1/messages", messages=messages, max_tokens=2).json()["usage"]["input_tokens"]
+    assert of_one > NUM_TOKENS
+    messages[-1]["content"].append({"type": "image", "source": source(URL)})  # a turn of a result and a picture alone
+    of_two = seeing.post("/v1/messages", messages=messages, max_tokens=2).json()["usage"]["input_tokens"]
+    assert of_two > of_one + NUM_TOKENS
 
 
 def test_a_stored_response_keeps_its_pictures_for_those_that_go_on_from_it(seeing):
@@ -168,7 +172,10 @@ REFUSED = {
     "no picture": (shown("data:image/png;base64,AAAA"), "picture 1 of 1: its data is no picture"),
     "17 pictures": (shown(*[URL] * 17), "a prompt may have 16"),
     "10,000 pictures": (shown(*["x"] * 10_000), "a prompt may have 16"),
-    "more than the context": (shown(*[url_of(file_of(Image.new("L", (64, 64))))] * 16), "context"),
+    "more than the context": (
+        shown(*[url_of(file_of(Image.new("L", (64, 64))))] * 16),
+        "take more tokens than the context",
+    ),
     "the assistant's": (shown(URL, role="assistant"), "pictures go into messages of user or tool"),
     "the system's": (shown(URL, role="system"), "pictures go into messages of user or tool"),
     "a video": (

@@ -121,7 +121,7 @@ class Conversation:
             return "[begun anew]"
         if command == "/image":
             self._pictures.append(url_of_file(Path(_file_of(rest))))
-            return f"[{len(self._pictures)} pictures go with what is said next]"
+            return f"[pictures that go with what is said next: {len(self._pictures)}]"
         if command == "/set":
             return self._set(*rest.partition(" ")[::2])
         if command == "/save":
