@@ -68,7 +68,8 @@ def with_images(
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A text model -> what is published with a vision tower: a nested config, other names, and the tower's weights."""
     outer = {"architectures": [architecture], "tie_word_embeddings": config.pop("tie_word_embeddings")}
-    outer |= {"image_token_id": 381, "vision_start_token_id": 382, "vision_end_token_id": 383, "text_config": config}
+    # No test draws 0 as a token of text, which must have no image token.
+    outer |= {"image_token_id": 0, "vision_start_token_id": 382, "vision_end_token_id": 383, "text_config": config}
     if config["model_type"] == "kimi_k2":
         small = {"hidden_size": 8, "depth": 1}
         return outer | {"model_type": "kimi_k25", "vision_config": small}, _kimi_k25(weights)

@@ -11,7 +11,7 @@ import torch
 from atom_models.vision.positions import widened
 from atom_models.vision.spec import VisionSpec
 
-SPEC = VisionSpec(381, 382, 383, 4, 2, 64, 6400, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+SPEC = VisionSpec(0, 382, 383, 4, 2, 64, 6400, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGE = (SPEC.start_token_id, SPEC.image_token_id, SPEC.end_token_id)
 
 

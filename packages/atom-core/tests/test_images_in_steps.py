@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import msgspec
@@ -22,11 +23,13 @@ from atom_core.scheduler.images_at_worker import without_pixels
 from atom_core.scheduler.request import RequestStatus
 from atom_core.scheduler.step_plan import StepPlan
 from atom_core.worker.graphs.shapes import GraphShape
+from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.steps.batch import StepRows
 from atom_core.worker.steps.moved_positions import MovedPositions
 from atom_core.worker.vision.feature_cache import FeatureCache
 from atom_core.worker.vision.pictures import Pictures
 from atom_core.worker.vision.sight import Sight
+from atom_models.vision.seen import SeenRows
 from atom_models.vision.spec import VisionSpec
 from scheduled_requests import make_engine
 from seeing_models import END, IMAGE, START, picture
@@ -287,3 +290,26 @@ def test_a_crowd_is_seen_within_the_room_of_each_step_by_a_worker_that_has_all_p
 
 def _is_inside(images, token):
     return any(placed.first_token < token for placed in images_within(images, token, token + 1))
+
+
+def test_what_is_compiled_computes_steps_of_text_alone():
+    calls = []
+
+    def run_as(name):
+        return lambda *given, **more: calls.append((name, len(given), [*more])) or torch.zeros(1)
+
+    model = EngineModel(run_as("compiled"), torch.nn.Identity(), {}, run_as_written=run_as("written"))
+    ids, seen = torch.zeros(2, dtype=torch.int64), SeenRows(torch.zeros(0), torch.zeros(0, 8))
+    model.run_layers(ids, ids)
+    model.run_layers(ids, ids.expand(3, 2), seen=seen)
+    model.run_layers(ids, ids, seen=seen)
+    later_stage = dataclasses.replace(model, arriving=torch.zeros(4, 8))
+    later_stage.run_layers(ids, ids.expand(3, 2))
+    later_stage.run_layers(ids, ids)
+    assert calls == [
+        ("compiled", 2, []),
+        ("written", 2, ["seen"]),
+        ("written", 2, ["seen"]),
+        ("written", 3, []),
+        ("compiled", 3, []),
+    ]

@@ -46,7 +46,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "gpu_memory_utilization": (0.9, 0.01, 1.0),
     "kv_cache_memory": (None, 1, None),
     "kv_offload_memory": (None, 1024, None),
-    "kv_offload_folder": (None,),
     "kv_offload_disk": (None,),
     "strict_memory": (False, BOOLEANS),
     "num_kv_blocks": (None, 1, None),
@@ -85,10 +84,9 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 }
 SETTINGS |= {"num_redundant_experts": (0, 0, None), "enable_eplb": (False, BOOLEANS)}
 SETTINGS |= {"eplb_window_size": (1000, 1, None), "eplb_step_interval": (3000, 1, None), "max_loras": (8, 1, 256)}
-SETTINGS |= dict.fromkeys(("kv_events_config", "kv_transfer_config", "lora_modules"), (None,))
-SETTINGS |= {"enable_lora": (False, BOOLEANS), "max_lora_rank": (16, 1, 512)}
-SETTINGS |= {"language_model_only": (False, BOOLEANS), "max_num_image_tokens": (None, 1, None)}
-SETTINGS |= {"image_cache_memory": (256 << 20, 0, None)}
+SETTINGS |= dict.fromkeys(("kv_events_config", "kv_transfer_config", "lora_modules", "kv_offload_folder"), (None,))
+SETTINGS |= {"enable_lora": (False, BOOLEANS), "max_lora_rank": (16, 1, 512), "max_num_image_tokens": (None, 1, None)}
+SETTINGS |= {"language_model_only": (False, BOOLEANS), "image_cache_memory": (256 << 20, 0, None)}
 BOUNDED = [name for name, about in SETTINGS.items() if len(about) == 3]
 CHOSEN = [name for name, about in SETTINGS.items() if len(about) == 2]
 

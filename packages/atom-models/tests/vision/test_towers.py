@@ -41,7 +41,7 @@ def changed(folder: Path, target: Path, file: str = "config.json", **fields: Any
 def test_a_model_says_what_it_sees(tiny_family: TinyFamily):
     checkpoint = open_checkpoint(tiny_family("qwen3_vl"))
     halves = (0.5, 0.5, 0.5)
-    assert vision_spec(checkpoint) == VisionSpec(381, 382, 383, 4, 2, 64, 6400, halves, halves)
+    assert vision_spec(checkpoint) == VisionSpec(0, 382, 383, 4, 2, 64, 6400, halves, halves)
     assert built(checkpoint.path).vision_spec == vision_spec(checkpoint)
     assert vision_spec(open_checkpoint(tiny_family("qwen3"))) is None
 
@@ -66,6 +66,7 @@ def test_without_a_file_of_the_processor_a_family_has_its_own_sizes(tiny_family:
         ({"do_resize": False}, "do_resize is False, which is not implemented; it can be True"),
         ({"rescale_factor": 1.0}, "rescale_factor is 1.0, which is not implemented"),
         ({"min_pixels": 7000}, "at least 7000 and at most 6400 pixels"),
+        ({"min_pixels": 0}, "has 0 as min_pixels"),
         ({"max_pixels": "many"}, "has 'many' as max_pixels"),
         ({"image_mean": [0.5, 0.5]}, "it must be a list of three numbers"),
         ({"image_std": [0.5, 0, 0.5]}, "no number of it can be 0"),
