@@ -133,10 +133,11 @@ def test_results_of_tools_have_pictures_where_their_api_has(seeing):
     used = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {}}]}
     block = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image", "source": source(URL)}]}
     messages = [{"role": "user", "content": "look"}, used, {"role": "user", "content": [block]}]
-    of_one = seeing.post("/v1/messages", messages=messages, max_tokens=2).json()["usage"]["input_tokens"]
+    assert seeing.post("/v1/messages", messages=messages, max_tokens=2).status_code == 200
+    of_one = seeing.post("/v1/messages/count_tokens", messages=messages).json()["input_tokens"]
     assert of_one > NUM_TOKENS
     messages[-1]["content"].append({"type": "image", "source": source(URL)})  # a turn of a result and a picture alone
-    of_two = seeing.post("/v1/messages", messages=messages, max_tokens=2).json()["usage"]["input_tokens"]
+    of_two = seeing.post("/v1/messages/count_tokens", messages=messages).json()["input_tokens"]
     assert of_two > of_one + NUM_TOKENS
 
 
