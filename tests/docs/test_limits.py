@@ -6,7 +6,7 @@ from pathlib import Path
 
 from atom_core.structured_output import compiler, work_budget
 from atom_core.structured_output.constraints import grammar, work
-from atom_core.structured_output.judge import limits as judge
+from atom_core.structured_output.judge.limits import LIMITS as JUDGE
 from atom_core.structured_output.llguidance import short_parser, trial
 from atom_core.structured_output.xgrammar import limits
 from atom_server.output.enforcement import MAX_CALLS
@@ -28,7 +28,7 @@ def test_limits_of_structured_output():
     assert f"{grammar.MAX_TAGS} tags." in text
     assert f"stand for more than {work.MAX_PATTERN_SIZE:,} characters" in text
     assert f"`multipleOf` with more than {work.MAX_REMAINDERS:,} remainders" in text
-    assert f"{judge.CPU_SECONDS:g} second of processor time and {judge.MEMORY_BYTES >> 20} MiB" in text
+    assert f"{JUDGE.cpu_seconds:g} second of processor time and {JUDGE.memory_bytes >> 20} MiB" in text
     assert f"follows a text in it for {trial.NUM_STEPS} steps" in text
     assert f"schemas of up to {limits.MAX_OBJECTS} objects" in text
     assert f"{work_budget.SECONDS_PER_TOKEN * 1000:g} ms for each token" in text

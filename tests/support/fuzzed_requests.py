@@ -12,6 +12,11 @@ TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 _TURN = {"role": "user", "content": "hello"}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 _FUNCTION = {"name": "look", "parameters": _SCHEMA}
+# A PNG of 8 x 8 black pixels.
+_PNG = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAAADhZOFXAAAADElEQVR4nGNgoA4AAABIAAEuuDx+AAAAAElFTkSuQmCC"
+_URL = f"data:image/png;base64,{_PNG}"
+_SHOWN = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": _URL}}, {"type": "text", "text": "a"}]}
+_SHOWN_BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PNG}}
 # Bodies that are fine, one of which each hostile body begins with.
 # An administrator's: the first two end or stop what others ask for, and the others answer 501 by what they say.
 # Files and batches answer 404 without a folder for them.
@@ -26,6 +31,7 @@ GOOD_BODIES: dict[str, list[dict[str, Any]]] = {
         {"messages": [_TURN], "max_tokens": 2},
         {"messages": [_TURN], "max_tokens": 4, "stream": True, "logprobs": True, "top_logprobs": 2},
         {"messages": [_TURN], "max_tokens": 4, "tools": [{"type": "function", "function": _FUNCTION}]},
+        {"messages": [_SHOWN, _TURN], "max_tokens": 2},
         {
             "messages": [_TURN],
             "max_tokens": 8,
@@ -36,10 +42,15 @@ GOOD_BODIES: dict[str, list[dict[str, Any]]] = {
         {"input": "hello", "max_output_tokens": 16},
         {"input": [{"role": "user", "content": "a"}], "max_output_tokens": 16, "stream": True},
         {"input": "hello", "max_output_tokens": 16, "tools": [{"type": "function", **_FUNCTION}], "store": False},
+        {
+            "input": [{"role": "user", "content": [{"type": "input_image", "image_url": _URL}]}],
+            "max_output_tokens": 16,
+        },
     ],
     "/v1/messages": [
         {"messages": [_TURN], "max_tokens": 2},
         {"messages": [_TURN], "max_tokens": 4, "stream": True, "tools": [{"name": "look", "input_schema": _SCHEMA}]},
+        {"messages": [{"role": "user", "content": [_SHOWN_BLOCK]}], "max_tokens": 2},
     ],
     "/v1/messages/count_tokens": [{"messages": [_TURN]}],
     "/v1/embeddings": [{"input": ["a", "b"]}],
@@ -48,7 +59,7 @@ GOOD_BODIES: dict[str, list[dict[str, Any]]] = {
     "/classify": [{"input": ["a", "b"]}],
     "/v1/load_lora_adapter": [{"lora_name": "a", "lora_path": "/nowhere"}],
     "/v1/unload_lora_adapter": [{"lora_name": "a"}],
-    "/tokenize": [{"prompt": "hello"}, {"messages": [_TURN]}],
+    "/tokenize": [{"prompt": "hello"}, {"messages": [_TURN]}, {"messages": [_SHOWN]}],
     "/detokenize": [{"tokens": [5, 6, 7]}],
 }
 _BUSY_ROUTES = (TEXT, CHAT, CHAT)
@@ -332,6 +343,12 @@ class RequestFuzzer:
             [
                 {"type": "text", "text": "a"},
                 {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/"}},
+                {
+                    "type": "image_url",
+                    "image_url": {"url": draw.choice([_URL, _URL[:-20], "data:,", "data:" + "x" * 9000])},
+                },
+                {"type": "input_image", "image_url": _URL},
+                _SHOWN_BLOCK,
                 {"type": "tool_use", "id": "1", "name": "look", "input": {"a": 1}},
                 {"type": "tool_result", "tool_use_id": "1", "content": "x"},
                 {"type": "input_text", "text": "\0"},

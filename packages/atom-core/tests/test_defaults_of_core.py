@@ -289,7 +289,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "stop_after_first": False,
     },
     "structured_output.judge.judges.Judges.check": {"setting": "auto"},
-    "structured_output.judge.messages.Verdict": {"is_last": False},
     "structured_output.matcher.Matcher.__init__": {"max_forced": 128},
     "structured_output.xgrammar.backend.XGrammarBackend.__init__": {"num_threads": 1},
     "tokenization.detokenizer.IncrementalDetokenizer.__init__": {"skip_special_tokens": True},

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import msgspec
 import pytest
 
 from atom_core import InvalidRequestError, LLMEngine, SamplingParams, StructuredOutputParams
@@ -19,8 +20,7 @@ from atom_core.structured_output.constraints.choice import choose
 from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
 from atom_core.structured_output.constraints.work import MAX_PATTERN_SIZE, pattern_size, too_much_work
 from atom_core.structured_output.judge import JudgeError, Judges
-from atom_core.structured_output.judge import judges as judges_module
-from atom_core.structured_output.judge.limits import CPU_SECONDS
+from atom_core.structured_output.judge.limits import LIMITS
 from atom_core.structured_output.llguidance.backend import LEAST_BYTES, TOKEN_BYTES, LLGuidanceBackend
 from atom_core.structured_output.matcher import Matcher
 from atom_core.structured_output.vocabulary import Vocabulary
@@ -94,20 +94,14 @@ def test_a_judge_is_killed_by_what_takes_too_long_and_another_one_judges(judges,
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     with pytest.raises(GrammarError, match="processor time"):
         judges.check(params)
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < CPU_SECONDS + 2
-    assert not judges._idle
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < LIMITS.cpu_seconds + 2
+    assert not judges.processes.idle
     judges.check(StructuredOutputParams(regex="a+"))
 
 
-def test_a_judge_that_wants_too_much_memory_ends_with_the_constraint_refused(monkeypatch):
+def test_a_judge_that_wants_too_much_memory_ends_with_the_constraint_refused():
     """With hardly any memory allowed, the constraint that is killed for its time is killed for its memory first."""
-    code = (
-        "from atom_core.structured_output.judge import judge_process as judge\n"
-        "judge.MEMORY_BYTES = 1 << 20\njudge.CPU_SECONDS = 60\njudge.main()"
-    )
-    start = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: start([sys.executable, "-c", code], **more))
-    judges = Judges()
+    judges = Judges(msgspec.structs.replace(LIMITS, memory_bytes=1 << 20, cpu_seconds=60.0))
     with pytest.raises(GrammarError, match="memory"):
         judges.check(UNJUDGED[1])
     judges.close()
@@ -127,21 +121,19 @@ def test_constraints_of_two_threads_are_judged_side_by_side(judges):
 
 def test_a_judge_that_was_killed_says_nothing_against_a_constraint_that_comes_later(judges):
     judges.check(StructuredOutputParams(regex="a+"))
-    (judge,) = judges._idle
+    (judge,) = judges.processes.idle
     judge._process.kill()
     judge._process.wait()
     judges.check(StructuredOutputParams(regex="a+b"))
 
 
-def test_a_judge_that_is_stopped_is_ended_and_another_one_judges(judges, monkeypatch):
+def test_a_judge_that_is_stopped_is_ended_and_another_one_judges(judges):
     judges.check(StructuredOutputParams(regex="a+"))
-    (judge,) = judges._idle
+    (judge,) = judges.processes.idle
     os.kill(judge._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(judges_module, "CLOCK_SECONDS", 0.1)
     with pytest.raises(JudgeError, match=r"did not answer within 0\.1 s: try again later"):
-        judges.check(StructuredOutputParams(regex="a+b"))
+        judges.check(StructuredOutputParams(regex="a+b"), clock_seconds=0.1)
     assert judge._process.poll() == -signal.SIGKILL
-    monkeypatch.undo()
     judges.check(StructuredOutputParams(regex="a+b"))
 
 
@@ -156,7 +148,7 @@ def test_judges_end_with_the_process_that_asks_them():
         "import os, signal\nfrom atom_core import StructuredOutputParams\n"
         "from atom_core.structured_output.judge import shared_judges\n"
         "judges = shared_judges()\njudges.check(StructuredOutputParams(regex='a'))\n"
-        "print(judges._idle[0]._process.pid, flush=True)\nos.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()"
+        "print(judges.processes.idle[0]._process.pid, flush=True)\nos.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()"
     )
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60, check=False)
     assert ended.returncode == -signal.SIGTERM

@@ -20,6 +20,7 @@ from atom_server.cli.main import main
 from atom_server.cli.terminal.chatting.conversation import COMMANDS, Conversation
 from atom_server.cli.terminal.chatting.lines import make_session, open_history
 from atom_server.cli.terminal.chatting.partners import PartnerError, ServerPartner
+from atom_server.schemas.fields.content import text_of
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 HELLO = [{"role": "user", "content": "hello"}]
@@ -33,7 +34,7 @@ class Echo:
 
     async def answer(self, messages, params, show):
         self.asked.append((list(messages), params))
-        text = messages[-1]["content"].upper()
+        text = text_of(messages[-1]["content"]).upper()
         if text == "FAIL":
             raise PartnerError("no answer")
         show(text)
@@ -73,6 +74,31 @@ def test_clearing_keeps_the_instructions_and_others_begin_anew(said):
     assert said("a", "/clear", system="s") == ["s:s"]
     assert said("a", "/system other", "b", system="s") == ["s:other", "u:b", "a:B"]
     assert said("a", "/system", system="s") == []
+
+
+def test_a_picture_goes_with_one_turn_and_is_shown_again_with_it(echo, tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(b"picture")
+    show = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGljdHVyZQ=="}}
+    shown = [show, {"type": "text", "text": "a"}]
+    conversation = Conversation(echo, GREEDY, pictures=[show["image_url"]["url"]])
+
+    async def run():
+        for line in ("fail", "a", "/retry", "b", f"/image {file}", "a"):
+            await conversation.take(line)
+
+    asyncio.run(run())
+    asked = [messages[-1]["content"] for messages, _ in echo.asked]
+    assert asked[1:] == [shown, shown, "b", shown]
+
+
+def test_a_file_that_is_no_picture_is_refused(said, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("hello")
+    assert said(f"/image {tmp_path / 'a.txt'}", "/image", f"/image {tmp_path / 'b.png'}", "a") == ["u:a", "a:A"]
+    errors = capsys.readouterr().err
+    assert "is no picture by its name; allowed are image/png" in errors
+    assert "name a file" in errors
+    assert "No such file" in errors
 
 
 def test_a_turn_is_forgotten_or_answered_again(said, echo):

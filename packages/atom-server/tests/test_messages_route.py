@@ -98,7 +98,7 @@ def test_tokens_are_counted_as_they_are_used(claude):
         ({"tools": [{"type": "web_search_20260101", "name": "f"}]}, anthropic.BadRequestError, "invalid_request_error", "tools[0].type"),
         ({"messages": [{"role": "tool", "content": "x"}]}, anthropic.BadRequestError, "invalid_request_error", "messages[0].role"),
         ({"messages": [{"role": "assistant", "content": " "}]}, anthropic.BadRequestError, "invalid_request_error", "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, anthropic.BadRequestError, "invalid_request_error", "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, anthropic.BadRequestError, "invalid_request_error", "messages[0].content[0].source"),
     ],
 )  # fmt: skip
 def test_errors_have_anthropics_shape(claude, fields, error, kind, param):

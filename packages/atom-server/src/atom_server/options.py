@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from atom_core.config.options import ConfigError, add_options, option, options_of
+from atom_core.engine.inputs.placed_images import MAX_IMAGES
 from atom_server import settings
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
@@ -109,6 +110,22 @@ class ServerOptions:
         choices=("auto", "none", *MARKERS),
     )
     max_body_mb: float = _option(16.0, "Larger request bodies are refused, in MiB.", minimum=0.001, maximum=65536)
+    limit_images_per_prompt: int = _option(
+        16, "Pictures that a prompt may have; 0 refuses them all.", minimum=0, maximum=MAX_IMAGES
+    )
+    max_image_bytes: int = _option(
+        20 * 2**20,
+        "Larger files of pictures are refused. They come in base64, a third longer, within --max-body-mb.",
+        minimum=1,
+        maximum=2**30,
+    )
+    max_image_pixels: int = _option(
+        64_000_000,
+        "Pictures of more pixels are refused before they are decoded. Each of up to four decoders takes 20 bytes of "
+        "memory for each of these.",
+        minimum=1,
+        maximum=2**30,
+    )
     batch_folder: str | None = _option(
         None,
         "Folder for what /v1/files and /v1/batches keep; unset, they answer 404. A server that is started again "

@@ -21,6 +21,7 @@ from atom_server.observe.traces import Traces, check_endpoint
 from atom_server.options import ServerOptions
 from atom_server.output.output_format import OutputFormat
 from atom_server.output.response_template import ResponseTemplate
+from atom_server.pictures.decoder import PictureDecoder
 from atom_server.prompts.call_history import HistoryStyle
 from atom_server.prompts.chat_template import ChatTemplate
 from atom_server.responses.store import ResponseStore
@@ -80,6 +81,7 @@ def make_state(engine: AsyncEngine, options: ServerOptions) -> ServerState:
         batch_share=share,
         batches=_batches(options, share, num_keys=len(keys)),
         traces=None if options.otlp_traces_endpoint is None else Traces.to(options.otlp_traces_endpoint, names[0]),
+        pictures=PictureDecoder.of(engine.info, options),
         request_file=None if options.request_log is None else RequestFile(options.request_log),
     )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from atom_server.observe.traces import Traces
     from atom_server.options import ServerOptions
     from atom_server.output.output_format import OutputFormat
+    from atom_server.pictures.decoder import PictureDecoder
     from atom_server.prompts.call_history import HistoryStyle
     from atom_server.prompts.chat_template import ChatTemplate
     from atom_server.request_log import RequestRecord
@@ -46,6 +47,7 @@ class ServerState:
         responses: those that the Responses API has stored, to be fetched or continued.
         batches: files and batches, where there is a folder for them.
         batch_share: how much of the engine their lines may have.
+        pictures: decodes them; None where the model sees none.
         request_file: where each HTTP request leaves a line of JSON, if anywhere.
         traces: where a span of each HTTP request goes, if anywhere.
         draining: the server is going down and takes no new work.
@@ -67,6 +69,7 @@ class ServerState:
     responses: ResponseStore
     batch_share: BatchShare
     batches: BatchWorker | None = None
+    pictures: PictureDecoder | None = None
     request_file: RequestFile | None = None
     traces: Traces | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -97,6 +100,8 @@ class ServerState:
             self.traces.close()
         if self.batches is not None:
             self.batches.store.close()
+        if self.pictures is not None:
+            self.pictures.close()
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with; APIError 404 for one that is not served."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         predict,
         scaling_of,
     )
+    from atom_models.vision.spec import VisionSpec
 
 __all__ = [
     "DEVICE_COUNTS",
@@ -67,6 +68,7 @@ __all__ = [
     "System",
     "UnknownAcceleratorError",
     "UnknownSystemError",
+    "VisionSpec",
     "cached_models",
     "choose_implementation",
     "describe_architecture",

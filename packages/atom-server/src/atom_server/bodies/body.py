@@ -25,6 +25,7 @@ _LONGEST_EXPLAINED = 2**17
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_NAMED_FIELDS = 16
+_DATA = re.compile(r"(data:[\w.+/-]+;base64,)[\w+/=-]+(?:\.\.\.)?")
 _SUBJECT = re.compile(r"^\w+ should (?=be|have|match)")
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
@@ -110,7 +111,7 @@ def naming_ignored(headers: Mapping[str, str], fields: Sequence[str], names: Nam
 
 
 def quoted(value: Any) -> str:
-    """`value` as JSON, cut short for an error message. No more of it is written than is shown."""
+    """`value` as JSON, cut short for an error message. No more of it is written than is shown, and no data of URLs."""
     text = ""
     try:
         # The quotation marks make a cut text longer than what is shown.
@@ -120,7 +121,8 @@ def quoted(value: Any) -> str:
                 break
     except (TypeError, ValueError):
         text = str(value)
-    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
+    text = text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
+    return _DATA.sub(r"\1...", text)
 
 
 def _declared_length(request: Request) -> int:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from atom_core import InvalidRequestError, RequestOutput, SamplingParams
 from atom_core.engine.inputs.validation import MAX_PRIORITY
 from atom_core.engine.outputs.request_stream import RequestStream
-from atom_core.messages import KVTransferParams, Pooling, RequestState
+from atom_core.messages import Image, KVTransferParams, Pooling, RequestState
 from atom_server.access.guard import caller_of
 from atom_server.access.keys import ANYBODY, Caller
 from atom_server.bodies.client_names import SAME, Names, renamed
@@ -96,16 +96,13 @@ class Generation:
         check_room(request, body, names)
         try:
             params = await until_disconnect(request, state.engine.prepare(params))
-            state.rates.take_prompt(caller, sum(len(prompt.token_ids) for prompt in prompts))
-            firsts = [prompt.num_first_tokens for prompt in prompts]
-            checked = await until_disconnect(
-                request,
-                state.engine.check_prompts([prompt.token_ids for prompt in prompts], firsts if any(firsts) else ()),
-            )
+            checked = await until_disconnect(request, state.engine.check_prompts(*_columns(prompts)))
+            # Pictures take their tokens by now.
+            prompts = [prompt._replace(token_ids=ids) for prompt, ids in zip(prompts, checked.token_ids, strict=True)]
+            num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+            state.rates.take_prompt(caller, num_tokens)
             if caller.is_batch:
-                state.batch_share.check(
-                    state.active, len(prompts) * params.n, sum(len(prompt.token_ids) for prompt in prompts)
-                )
+                state.batch_share.check(state.active, len(prompts) * params.n, num_tokens)
             state.check_model(body.model)  # its adapter may have been unloaded meanwhile
             stream = state.engine.submit(
                 checked,
@@ -240,6 +237,12 @@ class Generation:
             return renamed(_in_words_of(self._body, error), self._names)
         message = f"the request failed in the engine: {output.error or 'no reason is known'}"
         return APIError(500, message, code=output.error_code or "internal_error")
+
+
+def _columns(prompts: Sequence[PromptTokens]) -> tuple[list[list[int]], list[int], list[tuple[Image, ...]]]:
+    """Tokens, tokens of first texts, and pictures of prompts; the latter two empty where no prompt has any."""
+    firsts, images = [prompt.num_first_tokens for prompt in prompts], [prompt.images for prompt in prompts]
+    return [prompt.token_ids for prompt in prompts], firsts if any(firsts) else [], images if any(images) else []
 
 
 def check_room(request: Request, body: ModelRequest, names: Names = SAME) -> None:

@@ -5,9 +5,11 @@ import { explainTokens, TokenText } from "./tokens.js";
 
 const find = (selector) => document.querySelector(selector);
 const [form, prompt, messages, settings] = [find("#ask"), find("#prompt"), find("#messages"), find("#settings")];
+const pictures = find("#pictures");
 const NUM_ALTERNATIVES = 5;
 
 let turns = [];
+let attached = [];
 let running = null;
 
 /** Makes the chat answer to keys and buttons; `model()` is the name to ask for. */
@@ -17,6 +19,13 @@ export function startChat(model) {
     event.preventDefault();
     const text = prompt.value.trim();
     if (text && !running) answer(model(), text);
+  });
+  pictures.addEventListener("change", async () => {
+    try {
+      attached = await Promise.all([...pictures.files].map(urlOf));
+    } catch (error) {
+      say(error.message);
+    }
   });
   prompt.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -41,15 +50,31 @@ export function startChat(model) {
   settings.addEventListener("invalid", () => { settings.open = true; }, true);
 }
 
+/** Lets pictures be attached where the model sees. */
+export function offerPictures(isSeeing) {
+  find("#attach").hidden = !isSeeing;
+}
+
+function urlOf(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(new Error(`${file.name} cannot be read.`));
+    reader.readAsDataURL(file);
+  });
+}
+
 function stop() {
   running?.abort();
 }
 
 async function answer(model, text) {
   const abort = (running = new AbortController());
-  const asked = { role: "user", content: text };
+  const urls = attached;
+  const parts = urls.map((url) => ({ type: "image_url", image_url: { url } }));
+  const asked = { role: "user", content: urls.length ? [...parts, { type: "text", text }] : text };
   const ofUser = appendMessage("user", "You");
-  ofUser.append(paragraph("text", text));
+  ofUser.append(...urls.map((src) => Object.assign(new Image(), { src, alt: "Picture" })), paragraph("text", text));
   const shown = new Answer(appendMessage("answer", model));
   prompt.value = "";
   setBusy(true);
@@ -68,8 +93,11 @@ async function answer(model, text) {
   }
   shown.end();
   // A question without any answer can be asked again; a conversation that was left behind takes no turns.
-  if (shown.content) conversation.push(asked, { role: "assistant", content: shown.content });
-  else if (turns === conversation && !prompt.value) prompt.value = text;
+  if (shown.content) {
+    conversation.push(asked, { role: "assistant", content: shown.content });
+    pictures.value = "";
+    attached = [];
+  } else if (turns === conversation && !prompt.value) prompt.value = text;
   if (running === abort) {
     running = null;
     setBusy(false);

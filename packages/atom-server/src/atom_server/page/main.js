@@ -1,6 +1,6 @@
 // Puts the page together: the choice of the model, the chat, the view of the engine, the key.
 
-import { startChat } from "./chat.js";
+import { offerPictures, startChat } from "./chat.js";
 import { look, startEngine } from "./engine.js";
 import { ask, askForKey } from "./server.js";
 
@@ -16,6 +16,7 @@ async function listModels() {
   try {
     const { data } = await (await ask("v1/models")).json();
     models.replaceChildren(...data.map(({ id }) => new Option(id)));
+    offerPictures(data.some((model) => model.input_modalities?.includes("image")));
   } catch (error) {
     document.querySelector("#status").textContent = error.message;
   }

@@ -8,9 +8,10 @@ from typing import NamedTuple, cast
 from starlette.requests import Request
 
 from atom_core.engine.inputs.validation import prompt_too_long
+from atom_core.messages import Image
 from atom_core.tokenization import TextThreads, TooManyTokensError
 from atom_server.connections.disconnect import until_disconnect
-from atom_server.errors import APIError
+from atom_server.errors import APIError, unsupported
 from atom_server.schemas.fields.model_request import PromptRequest
 from atom_server.state import ServerState, server_state
 
@@ -21,12 +22,14 @@ MAX_TOKENS = 2**20
 class PromptTokens(NamedTuple):
     """A tokenized prompt. `text` is what the client sent, where it sent text or wants it.
 
-    `num_first_tokens` of a pair of texts are the first one's, where the model is to tell the two apart; else 0.
+    `num_first_tokens` of a pair of texts are the first one's, where the model is to tell the two apart; else 0. Each of
+    `images` has one token, in whose place the engine puts as many as the picture takes.
     """
 
     token_ids: list[int]
     text: str | None = None
     num_first_tokens: int = 0
+    images: tuple[Image, ...] = ()
 
 
 async def encode_texts(
@@ -111,6 +114,9 @@ async def cut_prompt(
     request: Request, body: PromptRequest, prompt: PromptTokens, max_tokens: int | None
 ) -> PromptTokens:
     """The prompt as far as `body` keeps it."""
+    if prompt.images and body.truncate_prompt_tokens is not None:
+        name = "truncate_prompt_tokens"
+        raise unsupported(f"a prompt with pictures is not cut; leave {name!r} out", name)
     kept = body.cut(prompt.token_ids, server_state(request).engine.info.max_model_len, max_tokens)
     if len(kept) == len(prompt.token_ids):
         return prompt

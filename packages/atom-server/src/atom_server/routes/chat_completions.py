@@ -62,7 +62,7 @@ async def chat_completions(request: Request) -> Response:
             model=generation.model,
             choices=choices,
             usage=generation.usage(),
-            prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
+            prompt_token_ids=generation.prompts[0].token_ids if body.return_token_ids else UNSET,
             kv_transfer_params=generation.kv_transfer_params,
         )
 

@@ -19,6 +19,7 @@ from atom_server.generation.collect import collect
 from atom_server.generation.generation import Generation
 from atom_server.generation.reply_plan import encode_chat, plan_reply
 from atom_server.generation.reply_reader import ReplyReader, read_whole
+from atom_server.prompts.conversation import tokens_with_pictures
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.messages import CountTokensRequest, MessagesRequest
@@ -54,9 +55,9 @@ async def messages(request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", openapi_extra=described(CountTokensRequest))
 async def count_tokens(request: Request) -> dict[str, int]:
     """How many tokens the prompt of a conversation has."""
-    _, body, _ = await accepted(request, CountTokensRequest, generates=False)
+    state, body, _ = await accepted(request, CountTokensRequest, generates=False)
     prompt = await encode_chat(request, body.as_chat(), has_to_fit=False)
-    return {"input_tokens": len(prompt.token_ids)}
+    return {"input_tokens": len(tokens_with_pictures(state, prompt))}
 
 
 async def _events(generation: Generation, reader: ReplyReader, writer: MessageWriter) -> AsyncGenerator[bytes, None]:

@@ -35,4 +35,5 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
         "root": state.model_root if adapter is None else name,
         "parent": None if adapter is None else state.model_name,
         "max_model_len": state.engine.info.max_model_len,
+        "input_modalities": ["text"] if state.pictures is None else ["text", "image"],
     }

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from atom_core.tokenization.text_threads import PIECE_TOKENS
 from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.prompts.conversation import encode_messages
+from atom_server.prompts.conversation import encode_messages, tokens_with_pictures
 from atom_server.prompts.texts import decode_tokens, encode_texts, text_threads
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
@@ -39,7 +39,7 @@ async def tokenize(request: Request) -> Response:
             add_special_tokens=bool(body.add_special_tokens),
             has_to_fit=False,
         )
-        token_ids = prompt.token_ids
+        token_ids = tokens_with_pictures(state, prompt)
 
     def answer() -> bytes:
         id_to_text = state.tokenizer.id_to_text

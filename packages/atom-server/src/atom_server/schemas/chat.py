@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationInfo, field_validator
 
 from atom_core import SamplingParams
 from atom_core.engine.inputs.validation import MAX_LOGPROBS
+from atom_server.schemas.fields.content import ChatContent, Content, text_of
 from atom_server.schemas.fields.sampling import MAX_TOKENS, GenerationRequest
 from atom_server.schemas.fields.strict_model import OpenModel
 from atom_server.schemas.fields.tools import MAX_TOOLS, AllowedToolsChoice, NamedToolChoice, Tool, ToolChoice
 
 MAX_MESSAGES = 4096
 MAX_DOCUMENTS = 1024
+ROLES_WITH_PICTURES = ("user", "tool")
 # A template would take these for its own arguments: a client could pass a second conversation or template by them.
 RESERVED_TEMPLATE_KEYS = frozenset(
     [
@@ -23,22 +25,6 @@ RESERVED_TEMPLATE_KEYS = frozenset(
         *("raise_exception", "strftime_now"),
     ]
 )
-
-
-def text_of_parts(value: Any) -> Any:
-    """Content as text: a list of ``{"type": "text", "text": ...}`` parts is joined."""
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise ValueError("each part must be an object with a type")
-        if part["type"] != "text":
-            raise ValueError(f"parts must be of type 'text'; {part['type'][:32]!r} is not supported")
-        if not isinstance(part.get("text"), str):
-            raise ValueError("a part of type 'text' must have a string 'text'")
-        texts.append(part["text"])
-    return "".join(texts)
 
 
 def _no_reserved_keys(value: Any) -> Any:
@@ -53,28 +39,36 @@ def _messages(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class TextPart(BaseModel):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
-TextOrParts = Annotated[str, BeforeValidator(text_of_parts, json_schema_input_type=str | list[TextPart])]
-
-
 class ChatMessage(OpenModel):
     """One turn. Fields besides these (``tool_call_id``, ``reasoning_content``, ...) reach the template as they are."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: TextOrParts | None = Field(None, description="A string, or a list of parts of type text.")
+    content: ChatContent | None = Field(
+        None, description="A string, or a list of parts of type text, and image_url where the model sees."
+    )
+
+    @field_validator("content")
+    @classmethod
+    def _only_shown_to_the_assistant(cls, content: Content | None, info: ValidationInfo) -> Content | None:
+        if isinstance(content, list) and info.data.get("role") not in ROLES_WITH_PICTURES:
+            raise ValueError(f"pictures go into messages of {' or '.join(ROLES_WITH_PICTURES)}")
+        return content
+
+    @property
+    def text(self) -> str:
+        """The text of its parts, joined."""
+        return text_of(self.content or "")
 
 
 class ChatCompletionRequest(GenerationRequest):
     """A conversation to continue. `prompt` is another name for `messages`, or a string for a single user turn."""
 
     also_accepted: ClassVar[frozenset[str]] = frozenset(("prompt",))
-    engine_names: ClassVar[Mapping[str, str]] = {"stop_strings": "stop", "prompt": "messages"}
+    engine_names: ClassVar[Mapping[str, str]] = {
+        "stop_strings": "stop",
+        "prompt": "messages",
+        "images": "messages",
+    }
 
     messages: Annotated[
         list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)
@@ -171,7 +165,7 @@ class ChatCompletionRequest(GenerationRequest):
     def echoed(self) -> str:
         """What the answer begins with."""
         last = self.messages[-1]
-        return last.content or "" if self.echo and last.role == "assistant" else ""
+        return last.text if self.echo and last.role == "assistant" else ""
 
     @property
     def most_tokens(self) -> int | None:

@@ -15,7 +15,7 @@ from atom_server.schemas.fields.model_request import at_most
 from atom_server.schemas.fields.sampling import MAX_TOKENS
 from atom_server.schemas.fields.strict_model import OpenModel, RequestOfModel, StrictModel
 from atom_server.schemas.fields.tools import MAX_TOOLS, FunctionDefinition, FunctionName, kind_of_choice
-from atom_server.schemas.response_items import Item, chat_messages, typed_items
+from atom_server.schemas.response_items import Item, chat_messages, stored_parts, typed_items
 
 LOGPROBS = "message.output_text.logprobs"
 _SAME_IN_CHATS = ("model", "temperature", "top_p", "top_k", "seed", "parallel_tool_calls", "thinking_token_budget")
@@ -164,11 +164,14 @@ def _as_stored(item: dict[str, Any], item_id: str) -> dict[str, Any]:
     if item["type"] == "message":
         kind = "output_text" if item["role"] == "assistant" else "input_text"
         more: dict[str, Any] = {"annotations": []} if kind == "output_text" else {}
-        item |= {"content": [{"type": kind, "text": item["content"], **more}], "status": "completed"}
+        parts = [part | more for part in stored_parts(item["content"], kind)]
+        item |= {"content": parts, "status": "completed"}
     elif item["type"] == "reasoning":
         texts = [{"type": "reasoning_text", "text": item["content"]}] if item.get("content") else []
         summary = [{"type": "summary_text", "text": item["summary"]}] if item.get("summary") else []
         item |= {"content": texts, "summary": summary}
+    elif item["type"] == "function_call_output" and isinstance(item["output"], list):
+        item |= {"output": stored_parts(item["output"], "input_text")}
     return item
 
 

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from atom_server.schemas.chat import TextOrParts
+from atom_server.schemas.fields.content import (
+    Content,
+    ImageSource,
+    Part,
+    TextPart,
+    content_of,
+    image_of_message,
+    image_part,
+    text_part,
+    url_of_source,
+)
 from atom_server.schemas.fields.strict_model import OpenModel
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -39,6 +49,13 @@ class TextBlock(OpenModel):
     text: str
 
 
+class ImageBlock(OpenModel):
+    """A picture, where the model sees. `source` becomes its URL."""
+
+    type: Literal["image"]
+    source: Annotated[str, BeforeValidator(url_of_source, json_schema_input_type=ImageSource)]
+
+
 class ThinkingBlock(OpenModel):
     """What the assistant thought."""
 
@@ -61,17 +78,24 @@ class ToolUseBlock(OpenModel):
     input: dict[str, Any]
 
 
+def _read_result(value: Any) -> Any:
+    return content_of(value, {"text": text_part, "image": image_of_message})
+
+
 class ToolResultBlock(OpenModel):
     """What a call gave."""
 
     type: Literal["tool_result"]
     tool_use_id: ToolUseId
-    content: TextOrParts = Field("", description="A string, or a list of blocks of type text.")
+    content: Annotated[
+        Content, BeforeValidator(_read_result, json_schema_input_type=str | list[TextPart | ImageBlock])
+    ] = Field("", description="A string, or a list of blocks of type text, and image where the model sees.")
     is_error: bool | None = None
 
 
 Block = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+    TextBlock | ImageBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    Field(discriminator="type"),
 ]
 
 
@@ -83,13 +107,19 @@ class InputMessage(OpenModel):
 
     role: Literal["user", "assistant"]
     content: Annotated[Blocks, BeforeValidator(text_blocks, json_schema_input_type=str | Blocks)] = Field(
-        description="A string, or a list of blocks of type text, thinking, tool_use or tool_result."
+        description="A string, or a list of blocks of type text, image, thinking, tool_use or tool_result."
     )
 
     @property
     def text(self) -> str:
         """The text of its blocks, joined."""
         return "".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    @property
+    def parts(self) -> Content:
+        """Its text, or its text and pictures in order."""
+        parts = [_part(block) for block in self.content if isinstance(block, TextBlock | ImageBlock)]
+        return self.text if all(part["type"] == "text" for part in parts) else parts
 
     @property
     def has_calls(self) -> bool:
@@ -107,18 +137,22 @@ def chat_messages(turns: list[InputMessage]) -> list[dict[str, Any]]:
             result = {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.content}
             name = names.get(block.tool_use_id)
             messages.append(result if name is None else {**result, "name": name})
-        if turn.role == "assistant" or turn.text or not results:
+        if turn.role == "assistant" or turn.parts or not results:
             messages.append(_chat_message(turn))
     return messages
 
 
 def _chat_message(turn: InputMessage) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": turn.role, "content": turn.text}
+    message: dict[str, Any] = {"role": turn.role, "content": turn.parts}
     if calls := [_chat_call(block) for block in turn.content if isinstance(block, ToolUseBlock)]:
         message["tool_calls"] = calls
     if thoughts := [block.thinking for block in turn.content if isinstance(block, ThinkingBlock)]:
         message["reasoning_content"] = "".join(thoughts)
     return message
+
+
+def _part(block: TextBlock | ImageBlock) -> Part:
+    return {"type": "text", "text": block.text} if isinstance(block, TextBlock) else image_part(block.source)
 
 
 def _chat_call(block: ToolUseBlock) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from atom_server.bodies.body import parse_object
 from atom_server.errors import APIError, unsupported
-from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest, TextPart, text_of_parts
+from atom_server.schemas.chat import MAX_MESSAGES, ChatCompletionRequest
+from atom_server.schemas.fields.content import TextPart, read_text
 from atom_server.schemas.fields.sampling import MAX_TOKENS, StopStrings
 from atom_server.schemas.fields.strict_model import OpenModel, RequestOfModel, StrictModel
 from atom_server.schemas.fields.tools import MAX_TOOLS, FunctionName
@@ -17,7 +18,7 @@ from atom_server.schemas.message_blocks import InputMessage, chat_messages, coun
 
 def _text_of_system(value: Any) -> Any:
     """The blocks of a system prompt, a paragraph each."""
-    return "\n".join(text_of_parts([block]) for block in value) if isinstance(value, list) else value
+    return "\n".join(read_text([block]) for block in value) if isinstance(value, list) else value
 
 
 _SystemText = BeforeValidator(_text_of_system, json_schema_input_type=str | list[TextPart])

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field
 
+from atom_server.schemas.fields.content import Content, Part, content_of, image_of_response, text_part
 from atom_server.schemas.fields.strict_model import OpenModel
 
 _TextType = Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
@@ -14,16 +15,12 @@ _TEXT_PARTS = get_args(_TextType)
 Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-def text_of_parts(value: Any) -> Any:
-    """A list of parts of text, joined."""
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
-            raise ValueError("parts must be of type 'input_text' or 'output_text', with a string 'text'")
-        texts.append(part["text"])
-    return "".join(texts)
+def _read_text(value: Any) -> Any:
+    return content_of(value, dict.fromkeys(_TEXT_PARTS, text_part))
+
+
+def _read_content(value: Any) -> Any:
+    return content_of(value, {**dict.fromkeys(_TEXT_PARTS, text_part), "input_image": image_of_response})
 
 
 def typed_items(value: Any) -> Any:
@@ -42,7 +39,18 @@ class TextPart(BaseModel):
     text: str
 
 
-TextOrParts = Annotated[str, BeforeValidator(text_of_parts, json_schema_input_type=str | list[TextPart])]
+class ImagePart(BaseModel):
+    """A picture, where the model sees."""
+
+    type: Literal["input_image"]
+    image_url: str = Field(description="A data: URL with the picture in base64. Nothing is fetched.")
+    detail: str | None = Field(None, description="Ignored: a picture is brought to the size that the model takes.")
+
+
+TextOrParts = Annotated[str, BeforeValidator(_read_text, json_schema_input_type=str | list[TextPart])]
+MixedContent = Annotated[
+    Content, BeforeValidator(_read_content, json_schema_input_type=str | list[TextPart | ImagePart])
+]
 
 
 class MessageItem(OpenModel):
@@ -50,7 +58,9 @@ class MessageItem(OpenModel):
 
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
-    content: TextOrParts = Field(description="A string, or a list of parts of type input_text or output_text.")
+    content: MixedContent = Field(
+        description="A string, or a list of parts of type input_text, output_text, or input_image where the model sees."
+    )
 
 
 class ReasoningItem(OpenModel):
@@ -80,10 +90,23 @@ class FunctionCallOutputItem(OpenModel):
 
     type: Literal["function_call_output"]
     call_id: Identifier
-    output: TextOrParts
+    output: MixedContent
 
 
 Item = Annotated[MessageItem | ReasoningItem | FunctionCallItem | FunctionCallOutputItem, Field(discriminator="type")]
+
+
+def stored_parts(content: Content, text_type: str) -> list[dict[str, Any]]:
+    """A content as clients expect parts to be listed; texts get this type."""
+    if isinstance(content, str):
+        return [{"type": text_type, "text": content}]
+    return [_stored_part(part, text_type) for part in content]
+
+
+def _stored_part(part: Part, text_type: str) -> dict[str, Any]:
+    if part["type"] == "text":
+        return {"type": text_type, "text": part["text"]}
+    return {"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"}
 
 
 def chat_messages(items: Iterable[BaseModel]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What is said between the judge and the process that asks it: a line of JSON each."""
+"""What is said between the judge and the process that asks it, as JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`error` says why not, None where one can; after `is_last` the judge ends."""
+    """`error` says why not, None where one can."""
 
     error: str | None = None
-    is_last: bool = False
 
 
 QUESTION = msgspec.json.Decoder(Question)

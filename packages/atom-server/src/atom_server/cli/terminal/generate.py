@@ -9,6 +9,7 @@ from pathlib import Path
 from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_server.cli.logs import configure_logging
+from atom_server.cli.terminal.image_args import add_image_arg, urls_of_files
 from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
 
 HELP = "complete one prompt, or a file of them"
@@ -23,6 +24,7 @@ examples:
   atom generate "The capital of France is" --max-tokens 16 --temperature 0
   atom generate --chat "Name three rivers."
   cat question.txt | atom generate -
+  atom generate --image photo.jpg "What is in this picture?"
   atom generate --input prompts.jsonl --output answers.jsonl --max-tokens 100
   jq -r .response.body.choices[0].text answers.jsonl
 """
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", type=Path, metavar="FILE", help="requests to answer, one in each line, as JSON")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where their answers are added, one in each line")
     parser.add_argument("--chat", action="store_true", help="put prompts through the chat template, as a user's turn")
+    add_image_arg(parser, "a picture for the prompt, as a user's turn (--chat); may be repeated")
     add_sampling_args(parser, temperature=1.0, max_tokens=64)
     EngineArgs.add_cli_args(parser)
 
@@ -43,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     configure_logging("warning")
     if (args.input is None) != (args.output is None) or (args.prompt is None) == (args.input is None):
         raise ConfigError("give a prompt, or --input and --output")
+    if args.image and args.input is not None:
+        raise ConfigError("--image goes with a prompt; lines of --input have pictures of their own")
     engine_args = EngineArgs.from_cli_args(args)
     if args.input is not None:
         from atom_server.cli.terminal.file_answers import answer_file
@@ -50,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         return answer_file(engine_args, sampling_params(args), args.input, args.output, is_chat=args.chat)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
 
-    from atom_server.cli.terminal.engine_text import stream_text
+    from atom_server.cli.terminal.one_prompt import stream_text
 
-    return stream_text(engine_args, prompt, sampling_params(args), is_chat=args.chat)
+    is_chat, pictures = args.chat or bool(args.image), urls_of_files(args.image)
+    return stream_text(engine_args, prompt, sampling_params(args), is_chat=is_chat, pictures=pictures)

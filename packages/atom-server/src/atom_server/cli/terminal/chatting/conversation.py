@@ -6,15 +6,19 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from pydantic import TypeAdapter, ValidationError
 
 from atom_core import InvalidRequestError, SamplingParams
 from atom_server.cli.terminal.chatting.partners import Message, Partner, PartnerError
 from atom_server.errors import APIError
+from atom_server.pictures.data_url import PictureError, url_of_file
+from atom_server.schemas.chat import ChatMessage
+from atom_server.schemas.fields.content import Content, with_pictures
 
 T = TypeVar("T")
 
@@ -24,11 +28,13 @@ COMMANDS = {
     "/undo": "forget the last turn",
     "/retry": "answer the last turn again",
     "/system TEXT": "begin anew with other instructions; without TEXT with none",
+    "/image FILE": "a picture that goes with what is said next",
     "/set NAME VALUE": "temperature, top_p, top_k, max_tokens or seed of the next answers",
     "/save FILE": "write the conversation as JSON",
     "/load FILE": "go on with one that was saved",
     "/exit": "end (Ctrl-D too)",
 }
+_MESSAGES = TypeAdapter(list[ChatMessage])
 _SETTINGS = ("temperature", "top_p", "top_k", "max_tokens", "seed")
 
 
@@ -44,8 +50,11 @@ class Conversation:
         params: how answers are sampled.
     """
 
-    def __init__(self, partner: Partner, params: SamplingParams, system: str | None = None) -> None:
+    def __init__(
+        self, partner: Partner, params: SamplingParams, system: str | None = None, pictures: Sequence[str] = ()
+    ) -> None:
         self._partner = partner
+        self._pictures = list(pictures)
         self.params = params
         self.messages: list[Message] = []
         self._begin(system)
@@ -54,8 +63,8 @@ class Conversation:
         """Do what a line says; whether there may be another one."""
         command, _, rest = line.partition(" ")
         if not line.startswith("/"):
-            if line:
-                await self._say(line)
+            if line and await self._say(with_pictures(line, self._pictures)):
+                self._pictures = []
         elif command in ("/exit", "/quit"):
             return False
         elif command == "/retry":
@@ -63,24 +72,24 @@ class Conversation:
         else:
             try:
                 print(self._do(command, rest.strip()), file=sys.stderr)
-            except (CommandError, OSError) as error:
+            except (CommandError, PictureError, OSError) as error:
                 print(error, file=sys.stderr)
         return True
 
-    async def _say(self, text: str) -> None:
-        """Answer one turn. One that fails is forgotten; of one that is stopped, what was said is kept."""
+    async def _say(self, content: Content) -> bool:
+        """Answer one turn. One that fails is forgotten: False; of one that is stopped, what was said is kept."""
         shown: list[str] = []
 
         def show(piece: str) -> None:
             shown.append(piece)
             print(piece, end="", flush=True)
 
-        asked = [*self.messages, {"role": "user", "content": text}]
+        asked = [*self.messages, {"role": "user", "content": content}]
         try:
             reply, line = await _interruptible(self._partner.answer(asked, self.params, show))
         except (PartnerError, APIError, InvalidRequestError) as error:
             print(f"{error} (/clear starts again)", file=sys.stderr)
-            return
+            return False
         except asyncio.CancelledError:
             reply, line = "".join(shown), "[stopped]"
         print()
@@ -88,13 +97,14 @@ class Conversation:
             print(line, file=sys.stderr)
         if reply:
             self.messages = [*asked, {"role": "assistant", "content": reply}]
+        return True
 
     async def _retry(self) -> None:
-        text = self._forget_turn()
-        if text is None:
+        content = self._forget_turn()
+        if content is None:
             print("there is no turn yet", file=sys.stderr)
         else:
-            await self._say(text)
+            await self._say(content)
 
     def _do(self, command: str, rest: str) -> str:
         if command == "/help":
@@ -109,6 +119,9 @@ class Conversation:
         if command == "/system":
             self._begin(rest or None)
             return "[begun anew]"
+        if command == "/image":
+            self._pictures.append(url_of_file(Path(_file_of(rest))))
+            return f"[pictures that go with what is said next: {len(self._pictures)}]"
         if command == "/set":
             return self._set(*rest.partition(" ")[::2])
         if command == "/save":
@@ -123,12 +136,12 @@ class Conversation:
         self._system = system
         self.messages = [{"role": "system", "content": system}] if system else []
 
-    def _forget_turn(self) -> str | None:
+    def _forget_turn(self) -> Content | None:
         """Forget what the user said last and all that came after it; what it was."""
         for place in reversed(range(len(self.messages))):
             if self.messages[place]["role"] == "user":
-                text, self.messages = str(self.messages[place]["content"]), self.messages[:place]
-                return text
+                content, self.messages = self.messages[place]["content"], self.messages[:place]
+                return content
         return None
 
     def _set(self, name: str, value: str) -> str:
@@ -169,8 +182,10 @@ def _read_messages(path: Path) -> list[Message]:
         read = json.loads(path.read_text())
     except ValueError as error:
         raise CommandError(f"{path} is not JSON: {error}") from None
-    if not isinstance(read, list) or not all(
-        isinstance(each, dict) and {"role", "content"} <= each.keys() for each in read
-    ):
+    try:
+        messages = _MESSAGES.validate_python(read)
+    except ValidationError:
+        messages = None
+    if messages is None or not all("content" in message.model_fields_set for message in messages):
         raise CommandError(f"{path} holds no conversation: a list of objects with role and content")
-    return read
+    return [message.model_dump(exclude_unset=True) for message in messages]

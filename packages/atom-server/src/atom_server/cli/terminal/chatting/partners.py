@@ -11,8 +11,8 @@ import httpx
 
 from atom_core import AsyncEngine, SamplingParams
 from atom_server.bench.event_lines import EventLines
-from atom_server.cli.terminal.engine_text import encode_chat, print_stream, speed
-from atom_server.prompts.chat_template import ChatTemplate
+from atom_server.cli.terminal.engine_chats import EngineChats
+from atom_server.cli.terminal.engine_text import print_stream, speed
 
 Message = dict[str, Any]
 Show = Callable[[str], object]
@@ -41,13 +41,13 @@ class Partner(Protocol):
 class EnginePartner:
     """The engine that the command started."""
 
-    def __init__(self, engine: AsyncEngine, template: ChatTemplate) -> None:
-        self._engine, self._template = engine, template
+    def __init__(self, engine: AsyncEngine, chats: EngineChats) -> None:
+        self._engine, self._chats = engine, chats
 
     async def answer(self, messages: Sequence[Message], params: SamplingParams, show: Show) -> tuple[str, str]:
         """See `Partner`."""
-        token_ids = encode_chat(self._engine, self._template, messages)
-        text, last = await print_stream(self._engine, token_ids, params, show)
+        prompt = await self._chats.prompt(messages)
+        text, last = await print_stream(self._engine, prompt, params, show)
         return text, speed(last)
 
 

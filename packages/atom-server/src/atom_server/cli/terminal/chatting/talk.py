@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import httpx
 
 from atom_core import EngineArgs, SamplingParams
 from atom_server.cli.terminal.chatting.conversation import Conversation
 from atom_server.cli.terminal.chatting.lines import user_lines
 from atom_server.cli.terminal.chatting.partners import EnginePartner, Partner, ServerPartner
-from atom_server.cli.terminal.engine_text import chat_template_of, running_engine
+from atom_server.cli.terminal.engine_chats import chats_of
+from atom_server.cli.terminal.engine_text import running_engine
 
 
-async def talk_to_engine(args: EngineArgs, params: SamplingParams, system: str | None) -> None:
-    """Start an engine and talk until the user leaves."""
+async def talk_to_engine(
+    args: EngineArgs, params: SamplingParams, system: str | None, *, pictures: Sequence[str] = ()
+) -> None:
+    """Start an engine and talk until the user leaves; `pictures` are URLs of what goes with the first turn."""
     async with running_engine(args) as engine:
-        await _talk(EnginePartner(engine, chat_template_of(engine)), params, system)
+        with chats_of(engine) as chats:
+            await _talk(EnginePartner(engine, chats), params, system, pictures)
 
 
 async def talk_to_server(
-    url: str, params: SamplingParams, system: str | None, *, key: str | None, model: str | None
+    url: str,
+    params: SamplingParams,
+    system: str | None,
+    *,
+    key: str | None,
+    model: str | None,
+    pictures: Sequence[str] = (),
 ) -> None:
     """Talk to a server until the user leaves."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     address = url.rstrip("/").removesuffix("/v1")
     async with httpx.AsyncClient(base_url=address, headers=headers) as client:
-        await _talk(ServerPartner(client, model), params, system)
+        await _talk(ServerPartner(client, model), params, system, pictures)
 
 
-async def _talk(partner: Partner, params: SamplingParams, system: str | None) -> None:
-    conversation = Conversation(partner, params, system)
+async def _talk(partner: Partner, params: SamplingParams, system: str | None, pictures: Sequence[str]) -> None:
+    conversation = Conversation(partner, params, system, pictures)
     async for line in user_lines():
         if not await conversation.take(line):
             return

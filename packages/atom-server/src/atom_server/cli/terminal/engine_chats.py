@@ -1,0 +1,58 @@
+"""Conversations become prompts of an engine that a command started."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from atom_core import AsyncEngine
+from atom_core.engine.inputs.checked_prompts import CheckedPrompts
+from atom_server.cli.terminal.engine_text import tokenizer_of
+from atom_server.errors import APIError
+from atom_server.options import ServerOptions
+from atom_server.pictures.decoder import PictureDecoder, no_pictures
+from atom_server.prompts.chat_template import ChatTemplate
+from atom_server.schemas.fields.content import Shown
+from atom_server.startup import load_template
+
+
+class EngineChats:
+    """Prompts of conversations with one engine; made by `chats_of`."""
+
+    def __init__(self, engine: AsyncEngine, template: ChatTemplate, pictures: PictureDecoder | None) -> None:
+        self._engine, self._template, self._pictures = engine, template, pictures
+
+    async def prompt(self, messages: Sequence[dict[str, Any]]) -> CheckedPrompts:
+        """The prompt of a conversation; contents may have pictures, as those of chat completions.
+
+        Raises:
+            APIError, InvalidRequestError: it has none, or a picture cannot be taken.
+        """
+        shown = Shown.of(messages)
+        if shown.urls and self._pictures is None:
+            raise no_pictures(self._engine.info.model)
+        token_ids = tokenizer_of(self._engine).encode(self._template.render(shown.messages), add_special_tokens=False)
+        if not shown.urls or self._pictures is None:
+            return await self._engine.check_prompts([token_ids])
+        room = self._engine.info.max_prompt_len - len(token_ids) + len(shown.urls)
+        images = await self._pictures.decode(shown.urls, num_tokens=room)
+        return await self._engine.check_prompts([token_ids], images=[images])
+
+
+@contextlib.contextmanager
+def chats_of(engine: AsyncEngine) -> Generator[EngineChats, None, None]:
+    """Conversations with `engine`.
+
+    Raises:
+        APIError: the model has no chat template.
+    """
+    template = load_template(engine.tokenizer, None)
+    if template is None:
+        raise APIError(400, f"the model {engine.info.model} has no chat template", code="no_chat_template")
+    pictures = PictureDecoder.of(engine.info, ServerOptions())
+    try:
+        yield EngineChats(engine, template, pictures)
+    finally:
+        if pictures is not None:
+            pictures.close()

@@ -1,0 +1,45 @@
+"""One prompt, completed by an engine of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from atom_core import AsyncEngine, EngineArgs, SamplingParams
+from atom_core.engine.inputs.checked_prompts import CheckedPrompts
+from atom_server.cli.terminal.engine_chats import chats_of
+from atom_server.cli.terminal.engine_text import print_stream, running_engine, speed, tokenizer_of
+from atom_server.schemas.fields.content import with_pictures
+
+
+def stream_text(
+    args: EngineArgs, prompt: str, params: SamplingParams, *, is_chat: bool, pictures: Sequence[str] = ()
+) -> int:
+    """Start an engine, complete `prompt`, print text and (to stderr) speed.
+
+    Args:
+        is_chat: the prompt is what a user says.
+        pictures: ``data:`` URLs of what the user shows.
+    """
+
+    async def work() -> int:
+        async with running_engine(args) as engine:
+            checked = await (_chat(engine, prompt, pictures) if is_chat else _text(engine, prompt))
+            _, last = await print_stream(engine, checked, params)
+            print()
+            print(speed(last), file=sys.stderr)
+        return 0
+
+    return asyncio.run(work())
+
+
+async def _chat(engine: AsyncEngine, prompt: str, pictures: Sequence[str]) -> CheckedPrompts:
+    with chats_of(engine) as chats:
+        return await chats.prompt([{"role": "user", "content": with_pictures(prompt, pictures)}])
+
+
+async def _text(engine: AsyncEngine, prompt: str) -> CheckedPrompts:
+    checked = await engine.check_prompts([tokenizer_of(engine).encode(prompt)])
+    print(prompt, end="", flush=True)
+    return checked

@@ -1,0 +1,55 @@
+"""What a part of a message says of a picture: a ``data:`` URL, whose base64 nobody looks into here."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import re
+from pathlib import Path
+
+MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
+# As some clients write them.
+_OTHER_NAMES = {"image/jpg": "image/jpeg"}
+_HEAD = re.compile(r"data:([^;,\s]{0,64})((?:;[^;,]{0,64}){0,4}),", re.IGNORECASE)
+_LONGEST_HEAD = 512
+
+
+class PictureError(ValueError):
+    """A picture that cannot be taken; the message says why, and what can be."""
+
+
+def data_of(url: str) -> str:
+    """The base64 of a ``data:`` URL of a picture.
+
+    Raises:
+        PictureError: it is no such URL, or of something else than a picture that can be read here.
+    """
+    found = _HEAD.match(url[:_LONGEST_HEAD])
+    if found is None:
+        raise PictureError(f"it is {_kind_of(url)}; send the picture itself, as a URL data:image/png;base64,...")
+    media_type, more = found[1].lower(), found[2].lower()
+    if _OTHER_NAMES.get(media_type, media_type) not in MEDIA_TYPES:
+        raise PictureError(f"it is of type {media_type or 'text/plain'!r}; allowed are {', '.join(MEDIA_TYPES)}")
+    if not more.endswith(";base64"):
+        raise PictureError("its data is not marked as base64; send data:image/png;base64,...")
+    return url[found.end() :]
+
+
+def url_of_file(path: Path) -> str:
+    """The ``data:`` URL of a file.
+
+    Raises:
+        PictureError: it is no picture, as its name says.
+        OSError: it cannot be read.
+    """
+    media_type, _ = mimetypes.guess_type(path.name)
+    if media_type not in MEDIA_TYPES:
+        raise PictureError(f"{path} is no picture by its name; allowed are {', '.join(MEDIA_TYPES)}")
+    return f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _kind_of(url: str) -> str:
+    scheme, colon, _ = url[:32].partition(":")
+    if scheme.lower() in ("http", "https"):
+        return f"an address of {scheme.lower()}, and nothing is fetched by this server"
+    return f"a URL of {scheme[:16]!r}" if colon else "no URL"

@@ -1,0 +1,86 @@
+"""From the file of a picture to red, green and blue of the size that a model takes, by Pillow.
+
+Only the process with limits runs this.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import warnings
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from atom_core.engine.inputs.fitted_images import as_image
+from atom_core.errors import InvalidRequestError
+from atom_core.models import VisionSpec
+from atom_server.pictures.data_url import PictureError
+from atom_server.pictures.messages import Answer, Question
+
+# In the order in which they are tried. Cameras put several pictures into one file of JPEG ("MPO"): the first counts.
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+_MAY_MOVE = frozenset(("PNG", "WEBP", "GIF"))
+
+
+_ANY = VisionSpec(0, 0, 0, 1, 1, 1, 4, mean=(0, 0, 0), std=(1, 1, 1))
+
+
+def prepare() -> None:
+    """Load what is needed to decode, and leave limits to us."""
+    Image.MAX_IMAGE_PIXELS = None
+    Image.preinit()
+    warnings.simplefilter("ignore")
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(file, "PNG")
+    decode(Question(base64.b64encode(file.getvalue()), 2**10, 4, _ANY))
+
+
+def decode(question: Question) -> Answer:
+    """The picture, turned as its file says, over white, in the size that the model takes.
+
+    Raises:
+        PictureError: it cannot be taken.
+    """
+    try:
+        with _opened(_file_of(question)) as picture:
+            _check(picture, question.num_pixels)
+            picture.load()
+            ImageOps.exif_transpose(picture, in_place=True)
+            return Answer(as_image(picture, question.spec))
+    except (PictureError, MemoryError):
+        raise
+    except InvalidRequestError as error:
+        raise PictureError(error.message) from None
+    except Exception as error:  # Pillow raises of many kinds
+        raise PictureError(f"it is cut short or broken: {_short(error)}") from None
+
+
+def _file_of(question: Question) -> io.BytesIO:
+    try:
+        data = binascii.a2b_base64(question.base64)
+    except binascii.Error as error:
+        raise PictureError(f"its data is no base64: {_short(error)}") from None
+    if len(data) > question.num_bytes:
+        raise PictureError(f"its file has {len(data)} bytes; at most {question.num_bytes} are read: make it smaller")
+    return io.BytesIO(data)
+
+
+def _opened(file: io.BytesIO) -> Image.Image:
+    try:
+        return Image.open(file, formats=_FORMATS)
+    except UnidentifiedImageError:
+        raise PictureError("its data is no picture of PNG, JPEG, WEBP or GIF") from None
+
+
+def _check(picture: Image.Image, num_pixels: int) -> None:
+    """By its head alone: nothing has been decoded."""
+    width, height = picture.size
+    if width * height > num_pixels:
+        raise PictureError(f"it has {width} x {height} pixels; at most {num_pixels} are decoded: make it smaller")
+    if picture.format in _MAY_MOVE and getattr(picture, "is_animated", False):
+        raise PictureError("it is animated; send one picture of it")
+
+
+def _short(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:160]

@@ -1,0 +1,39 @@
+"""What pictures of strangers may take."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from atom_core.limited_process import Limits
+
+# Decoders at once, each of which may hold all pixels of a picture several times.
+NUM_PROCESSES = min(4, os.cpu_count() or 1)
+# 64 megapixels of the slowest format take some seconds.
+_CPU_SECONDS = 15.0
+_CLOCK_SECONDS = 60.0
+_KEPT_BYTES = 128 << 20
+# The file, libraries, and the picture as it is stored, turned, over white, in red, green and blue, and smaller.
+_BYTES_BESIDE_PIXELS = 256 << 20
+_BYTES_PER_PIXEL = 20
+
+
+class PictureLimits(NamedTuple):
+    """What one request, and one picture of it, may have.
+
+    Attributes:
+        count: the most pictures of a prompt.
+        num_bytes: the most of a file.
+        num_pixels: the most of a picture before it is made smaller.
+    """
+
+    count: int
+    num_bytes: int
+    num_pixels: int
+
+    def of_process(self) -> Limits:
+        """What decoding one picture may take."""
+        memory = _BYTES_BESIDE_PIXELS + 2 * self.num_bytes + _BYTES_PER_PIXEL * self.num_pixels
+        return Limits(
+            cpu_seconds=_CPU_SECONDS, memory_bytes=memory, kept_bytes=_KEPT_BYTES, clock_seconds=_CLOCK_SECONDS
+        )

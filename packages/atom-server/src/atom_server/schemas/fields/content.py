@@ -1,0 +1,167 @@
+"""Content of messages: text, or text and pictures in order. Each API has its own parts; all become those of chats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+Part = dict[str, Any]
+Read = Callable[[Part], Part]
+
+
+class ImageURL(BaseModel):
+    """Where a picture is."""
+
+    url: str = Field(description="A data: URL with the picture in base64. Nothing is fetched.")
+    detail: str | None = Field(None, description="Ignored: a picture is brought to the size that the model takes.")
+
+
+class ImageSource(BaseModel):
+    """A picture in the Messages API."""
+
+    type: Literal["base64", "url"]
+    media_type: str | None = None
+    data: str | None = Field(None, description="The picture in base64.")
+    url: str | None = Field(None, description="A data: URL. Nothing is fetched.")
+
+
+class TextPart(BaseModel):
+    """A part that is text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(BaseModel):
+    """A part that is a picture."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+def content_of(value: Any, kinds: Mapping[str, Read]) -> Any:
+    """A list of parts as those of chats, or as one text where all are; anything else as it is.
+
+    Args:
+        kinds: what reads a part, by its type.
+
+    Raises:
+        ValueError: a part is none of these.
+    """
+    if not isinstance(value, list):
+        return value
+    parts = []
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            raise ValueError("each part must be an object with a type")
+        if kind not in kinds:
+            allowed = " or ".join(map(repr, kinds))
+            raise ValueError(f"parts must be of type {allowed}; {kind[:32]!r} is not supported")
+        read = kinds[kind]
+        parts.append(read(part))
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def text_part(part: Part) -> Part:
+    """A part with text, whatever its type is called."""
+    if not isinstance(part.get("text"), str):
+        raise ValueError(f"a part of type {part['type']!r} must have a string 'text'")
+    return {"type": "text", "text": part["text"]}
+
+
+def image_part(url: str) -> Part:
+    """The part of a chat that is the picture of `url`."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def image_of_chat(part: Part) -> Part:
+    """``{"type": "image_url", "image_url": {"url": ...}}``, or with the URL alone."""
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str):
+        raise ValueError("a part of type 'image_url' must have an object 'image_url' with a string 'url'")
+    return image_part(url)
+
+
+def url_of_source(source: Any) -> str:
+    """The source of a picture: ``{"type": "base64", "media_type": ..., "data": ...}``, or one of type "url"."""
+    given = source if isinstance(source, dict) else {}
+    url, media_type, data = (given.get(name) for name in ("url", "media_type", "data"))
+    if given.get("type") == "url" and isinstance(url, str):
+        return url
+    if given.get("type") == "base64" and isinstance(media_type, str) and isinstance(data, str):
+        return f"data:{media_type};base64,{data}"
+    raise ValueError("a picture must have a source of type 'base64', with 'media_type' and 'data'")
+
+
+def image_of_message(block: Part) -> Part:
+    """``{"type": "image", "source": ...}``."""
+    return image_part(url_of_source(block.get("source")))
+
+
+def image_of_response(part: Part) -> Part:
+    """``{"type": "input_image", "image_url": ...}``."""
+    if not isinstance(part.get("image_url"), str):
+        raise ValueError("a part of type 'input_image' must have a string 'image_url'; there are no files here")
+    return image_part(part["image_url"])
+
+
+def read_text(value: Any) -> Any:
+    """Parts of text, joined."""
+    return content_of(value, {"text": text_part})
+
+
+def _read_chat(value: Any) -> Any:
+    return content_of(value, {"text": text_part, "image_url": image_of_chat})
+
+
+Content = str | list[Part]
+ChatContent = Annotated[Content, BeforeValidator(_read_chat, json_schema_input_type=str | list[TextPart | ImagePart])]
+
+
+class Shown(NamedTuple):
+    """Messages as chat templates expect them, and the pictures that these have places for.
+
+    Attributes:
+        messages: those of a chat; a picture is ``{"type": "image"}``.
+        urls: where the pictures are, in order.
+    """
+
+    messages: list[dict[str, Any]]
+    urls: list[str]
+
+    @classmethod
+    def of(cls, messages: Sequence[Mapping[str, Any]]) -> Shown:
+        """Take the pictures out of messages."""
+        urls: list[str] = []
+
+        def shown(part: Part) -> Part:
+            if part["type"] == "text":
+                return part
+            urls.append(part["image_url"]["url"])
+            return {"type": "image"}
+
+        taken = [
+            {**message, "content": [shown(part) for part in content]}
+            if isinstance(content := message.get("content"), list)
+            else dict(message)
+            for message in messages
+        ]
+        return cls(taken, urls)
+
+
+def with_pictures(text: str, urls: Sequence[str]) -> Content:
+    """A text behind pictures; the text alone without any."""
+    return [*map(image_part, urls), {"type": "text", "text": text}] if urls else text
+
+
+def text_of(content: Content) -> str:
+    """The text of a content, joined."""
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in content if part["type"] == "text")
