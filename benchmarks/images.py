@@ -89,7 +89,7 @@ class Prompts:
     """Prompts of one length for an engine, with other text each: the KV cache has none of them.
 
     Attributes:
-        num_tokens: of each.
+        num_tokens: how many each prompt has.
     """
 
     def __init__(self, engine: LLMEngine, *, side: int, num_text: int) -> None:

@@ -161,7 +161,7 @@ def test_a_longer_window_decides_over_a_shorter_one():
     cache = make_cache((8, 2))
     tokens = list(range(20))
     run_through(cache, tokens)
-    prefixes = {tuple(p.token_ids): p for p in cache._prefixes._by_hash.values()}
+    prefixes = {tuple(p.covered.token_ids): p for p in cache._prefixes._by_hash.values()}
     cache.pool._evict(prefixes[12, 13].block_ids[0])
     assert run_through(cache, [*tokens, 99]) == 12
     assert run_through(cache, [*tokens, 99]) == 20
@@ -170,7 +170,7 @@ def test_a_longer_window_decides_over_a_shorter_one():
 def test_blocks_that_serve_no_hit_without_an_evicted_one_are_vacant_at_once():
     cache = make_cache((None, 4, 4, 2))
     run_through(cache, list(range(8)))
-    prefixes = {tuple(p.token_ids): p for p in cache._prefixes._by_hash.values()}
+    prefixes = {tuple(p.covered.token_ids): p for p in cache._prefixes._by_hash.values()}
     vacant = cache.pool.num_vacant
     cache.pool._evict(prefixes[4, 5].block_ids[1])
     assert cache.pool.num_vacant == vacant + 2  # of both groups with this window
