@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+import msgspec
 from tqdm import tqdm
 
 from atom_core.config.engine_args import EngineArgs
@@ -383,8 +384,9 @@ def _request_ids(submissions: Sequence[Submission]) -> list[str]:
 
 
 def _check_fit(core: EngineCore | ReplicatedCore, submission: Submission) -> None:
-    """Raise InvalidRequestError where a prompt could never run."""
-    for sample in submission.samples():
+    """Raise InvalidRequestError where a prompt could never run: the one that may have the most tokens decides."""
+    most = sorted(submission.prompts, key=lambda prompt: len(prompt.token_ids) + max(prompt.max_tokens, 1))[-1:]
+    for sample in msgspec.structs.replace(submission, prompts=most).samples():
         if sample.sample_index == 0 and (reason := core.why_it_cannot_fit(sample)) is not None:
             raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
 
