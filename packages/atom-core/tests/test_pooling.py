@@ -43,9 +43,7 @@ def classify(rows_nD: torch.Tensor) -> torch.Tensor:
 def pool(pooler: Pooler, states: dict[str, torch.Tensor], step: SchedulerOutput) -> dict[str, torch.Tensor]:
     pooler.update(step)
     rows = StepRows.of(step, dict(zip(states, range(len(states)), strict=True)))
-    parts = [
-        states[each.request_id][each.num_computed_tokens :][: each.num_new_tokens] for each in step.scheduled
-    ]
+    parts = [states[each.request_id][each.num_computed_tokens :][: each.num_new_tokens] for each in step.scheduled]
     found = pooler.pool(step, rows, torch.cat(parts))
     return {
         step.scheduled[index].request_id: row
@@ -116,5 +114,5 @@ def test_the_prompt_that_does_not_fit_is_found_among_those_that_do(engine: LLMEn
     with pytest.raises(InvalidRequestError, match=f"prompt has {len(too_long)} tokens"):
         engine.embed([[5], too_long, [6]])
     most = SamplingParams(max_tokens=engine.info.max_model_len - 4)
-    with pytest.raises(InvalidRequestError, match="prompt has 5 tokens"):
+    with pytest.raises(InvalidRequestError, match="max_tokens is .* and the prompt has 5 tokens"):
         engine.generate([[5], [5] * 5, [6]], most, use_tqdm=False)

@@ -89,7 +89,7 @@ class _Way(NamedTuple):
     Attributes:
         gather: ``(hidden [T, D], lengths [R]) -> float64 [R, D]``, for each request of a step what its tokens give.
         join: what earlier steps and this one give together.
-        is_divided: by the number of tokens.
+        is_divided: what is gathered is divided by the number of tokens.
     """
 
     gather: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
