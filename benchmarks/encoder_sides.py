@@ -1,4 +1,8 @@
-"""Engines that make vectors of texts, each in a process of its own; this module is also what runs in that process."""
+"""Engines that make vectors of texts, each in a process of its own; this module is also what runs in that process.
+
+All do the same work: from a list of texts to lists of numbers on the host. Each tokenizes by the `tokenizers` library
+in batches, on as many threads as that library takes.
+"""
 
 from __future__ import annotations
 

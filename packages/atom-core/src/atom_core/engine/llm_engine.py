@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import msgspec
 from tqdm import tqdm
 
 from atom_core.config.engine_args import EngineArgs
@@ -136,8 +137,7 @@ class LLMEngine:
         core = self._open_core()
         wanted, before = self.embedding_model.choose_pooling(pooling), self.embedding_model.prompt(prompt_name)
         given = [before + prompt if isinstance(prompt, str) else prompt for prompt in _as_prompts(prompts)]
-        tokens = [self._encode(prompt) for prompt in given]
-        submission = self._inputs.process_embedding(tokens, wanted)
+        submission = self._inputs.process_embedding(self._encode(given), wanted)
         _check_fit(core, submission)
         outputs = self._run([submission], use_tqdm=False)
         for output in outputs:
@@ -296,13 +296,17 @@ class LLMEngine:
             raise EngineDeadError("this engine was closed")
         return self._core
 
-    def _encode(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise missing_tokenizer("prompt", "a prompt that is not token ids")
-            check_text("prompt", prompt)
-            return self.tokenizer.encode(prompt)
-        return list(prompt)
+    def _encode(self, prompts: Sequence[Any]) -> list[list[int]]:
+        """Token ids of each prompt; texts are encoded together, on several threads."""
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if not texts:
+            return [list(prompt) for prompt in prompts]
+        if self.tokenizer is None:
+            raise missing_tokenizer("prompt", "a prompt that is not token ids")
+        for text in texts:
+            check_text("prompt", text)
+        encoded = iter(self.tokenizer.encode_batch(texts))
+        return [next(encoded) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
 
     def _check(
         self,
@@ -329,7 +333,7 @@ class LLMEngine:
         for _, group in groupby(rows, key=lambda row: (id(row[1]), row[2])):
             members = list(group)
             _, shared, adapter_id = members[0]
-            tokens = [self._encode(prompt.text) for prompt, _, _ in members]
+            tokens = self._encode([prompt.text for prompt, _, _ in members])
             checked = self._inputs.check_prompts(tokens, images=[prompt.images for prompt, _, _ in members])
             submission = self._inputs.process(checked, shared, priority=priority, tenant=tenant, adapter_id=adapter_id)
             self._inputs.check_grammar(shared)
@@ -385,8 +389,9 @@ def _request_ids(submissions: Sequence[Submission]) -> list[str]:
 
 
 def _check_fit(core: EngineCore | ReplicatedCore, submission: Submission) -> None:
-    """Raise InvalidRequestError where a prompt could never run."""
-    for sample in submission.samples():
+    """Raise InvalidRequestError where a prompt could never run: the one that may have the most tokens decides."""
+    most = sorted(submission.prompts, key=lambda prompt: len(prompt.token_ids) + max(prompt.max_tokens, 1))[-1:]
+    for sample in msgspec.structs.replace(submission, prompts=most).samples():
         if sample.sample_index == 0 and (reason := core.why_it_cannot_fit(sample)) is not None:
             raise InvalidRequestError(reason, "prompt", "context_length_exceeded")
 

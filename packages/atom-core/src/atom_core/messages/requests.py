@@ -235,7 +235,9 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
         """A request for each sample of each prompt, in order."""
         n = self.sampling_params.n
         for prompt in self.prompts:
-            params = msgspec.structs.replace(self.sampling_params, n=1, seed=prompt.seed, max_tokens=prompt.max_tokens)
+            params = self.sampling_params
+            if (n, params.seed, params.max_tokens) != (1, prompt.seed, prompt.max_tokens):
+                params = msgspec.structs.replace(params, n=1, seed=prompt.seed, max_tokens=prompt.max_tokens)
             for index, sample_id in enumerate(prompt.sample_ids(n)):
                 yield EngineRequest(
                     request_id=sample_id,

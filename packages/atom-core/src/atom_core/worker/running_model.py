@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.model.loading_with_cache import LoadReport, allocate
 from atom_core.worker.ranks.protocol import WorkerRanks
 from atom_core.worker.runner import Masks, PendingOutput
-from atom_core.worker.sampling.pooling import Pooler
+from atom_core.worker.sampling.pooling import Pooled, Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
 from atom_core.worker.steps.batch import ModelInput, StepRows, token_types
 from atom_core.worker.steps.factory import make_steps
@@ -35,7 +35,8 @@ class Forward:
     Attributes:
         logits_nR: float32, of the rows that sample; of several ranks each has its columns (see `SharedVocabulary`).
         states: what the layers gave for its tokens; None where a graph has all of it, and nobody drafts.
-        prompt_logprobs, vectors: what requests have asked for, by their index in the batch.
+        prompt_logprobs: what requests have asked for, by their index in the batch.
+        pooled: vectors or scores of the prompts that it completes.
     """
 
     step: SchedulerOutput
@@ -43,16 +44,18 @@ class Forward:
     logits_nR: torch.Tensor
     states: LayerStates | None
     prompt_logprobs: Mapping[int, list[TokenLogprobs]]
-    vectors: Mapping[int, list[float]]
+    pooled: Sequence[Pooled]
 
-    def report(self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs]) -> ModelOutput:
-        """What came out of it; `token_ids` has what was sampled, and drafts behind it."""
+    def report(
+        self, token_ids: list[int], logprobs: Mapping[int, TokenLogprobs], vectors: Mapping[int, list[float]]
+    ) -> ModelOutput:
+        """What came out of it; `token_ids` has what was sampled, and drafts behind it; `vectors` what was pooled."""
         return report(
             self.step,
             token_ids,
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs,
-            embeddings=self.vectors,
+            embeddings=vectors,
         )
 
 
@@ -135,7 +138,7 @@ class RunningModel:
             elif (whole := self.steps.replay_model(batch)) is None:
                 self._forward = self._run_layers(step, batch, judges=judges)
             else:
-                self._forward = Forward(step, batch, *whole, {}, {})
+                self._forward = Forward(step, batch, *whole, {}, ())
         self._state_slots.copy(step.copies_behind)
 
     def sample(self, masks: Masks | None) -> PendingOutput:
@@ -160,7 +163,15 @@ class RunningModel:
             "transfers": self._ended(forward.step),
         }
         fetched = self._device.fetch(ids)
-        return lambda: replace(forward.report(fetched(), sampled.logprobs), **also)
+        vectors = [(pooled.indices, self._device.fetch(pooled.rows)) for pooled in forward.pooled]
+
+        def read() -> ModelOutput:
+            by_index = {}
+            for indices, rows in vectors:
+                by_index.update(zip(indices, rows(), strict=True))
+            return replace(forward.report(fetched(), sampled.logprobs, by_index), **also)
+
+        return read
 
     @property
     def num_free_slots(self) -> int:
@@ -218,7 +229,7 @@ class RunningModel:
     def _run_layers(self, step: SchedulerOutput, batch: ModelInput, *, judges: bool) -> Forward:
         states, model = self.steps.run_layers(batch), self.model
         hidden_TD = states.hidden_TD
-        pooled = self._pooler.pool(step, batch, hidden_TD) if self._embeds else {}
+        pooled = self._pooler.pool(step, batch.rows, hidden_TD) if self._embeds else ()
         prompt_logprobs = (
             self.sampler.logprobs.of_prompts(batch, hidden_TD, self.states, model.compute_whole_logits)
             if judges
@@ -226,8 +237,7 @@ class RunningModel:
         )
         rows_nD = batch.of_sampling_rows(hidden_TD)
         logits_nR = model.compute_logits(rows_nD) if len(batch.rows.sampling) else rows_nD
-        vectors = {index: vector_D.tolist() for index, vector_D in pooled.items()}
-        return Forward(step, batch, logits_nR, states, prompt_logprobs, vectors)
+        return Forward(step, batch, logits_nR, states, prompt_logprobs, pooled)
 
 
 def _pictures(config: EngineConfig, model: EngineModel) -> Pictures | None:

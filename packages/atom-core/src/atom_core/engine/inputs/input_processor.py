@@ -238,8 +238,9 @@ class InputProcessor:
         check_cache_salt(cache_salt)
         check_tenant(tenant)
         checked = prompts if isinstance(prompts, CheckedPrompts) else self.check_prompts(prompts)
-        for token_ids in checked.token_ids:
-            self._check_lengths(token_ids, params)
+        # Every limit is linear in the length: what the shortest and the longest may ask, those between them may.
+        for bound in (min, max) if checked.token_ids else ():
+            self._check_lengths(bound(checked.token_ids, key=len), params)
         count = len(checked.token_ids)
         rows = zip(
             checked.token_ids, checked.num_first_tokens or [0] * count, checked.images or [()] * count, strict=True

@@ -223,8 +223,8 @@ class _Sample:
         return text, len(news.new_token_ids)
 
     def _flush(self) -> str:
-        """Text still held when a sample ends."""
-        if self._detokenizer is None:
+        """Text still held when a sample ends; where nothing was written no detokenizer is made."""
+        if not self._num_tokens or self._detokenizer is None:
             return ""
         text = self._detokenizer.flush()
         if self._matcher is None:

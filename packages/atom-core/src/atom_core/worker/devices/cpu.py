@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,9 +41,9 @@ class Cpu:
         """Let threads wait as suits how busy the cores are."""
         adapt_waiting()
 
-    def fetch(self, ids: torch.Tensor) -> Callable[[], list[int]]:
+    def fetch(self, results: torch.Tensor) -> Callable[[], list[Any]]:
         """They are there at once."""
-        found = ids.tolist()
+        found = results.tolist()
         return lambda: found
 
     def describe(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -45,11 +45,11 @@ class Gpu:
     def begin_step(self) -> None:
         """Nothing."""
 
-    def fetch(self, ids: torch.Tensor) -> Callable[[], list[int]]:
+    def fetch(self, results: torch.Tensor) -> Callable[[], list[Any]]:
         """A copy that runs behind what was launched, and next to what is launched then."""
         # Pinned memory comes from a pool that knows when the device has done with it.
-        on_host = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
-        on_host.copy_(ids, non_blocking=True)
+        on_host = torch.empty(results.shape, dtype=results.dtype, pin_memory=True)
+        on_host.copy_(results, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
         return partial(read_late, on_host, copied)
@@ -81,7 +81,7 @@ class Gpu:
         return CudaCapture()
 
 
-def read_late(on_host: torch.Tensor, copied: Event) -> list[int]:
+def read_late(on_host: torch.Tensor, copied: Event) -> list[Any]:
     """Wait until the copy is done, and read it; raises what the device failed with."""
     copied.synchronize()
     return on_host.tolist()

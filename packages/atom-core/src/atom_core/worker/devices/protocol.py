@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -59,8 +59,8 @@ class WorkerDevice(Protocol):
         """Called before a step's layers run."""
         ...
 
-    def fetch(self, ids: torch.Tensor) -> Callable[[], list[int]]:
-        """What brings the host int64 ids of the device; only who calls it waits for them.
+    def fetch(self, results: torch.Tensor) -> Callable[[], list[Any]]:
+        """What brings the host what the device computed, as lists of numbers; only who calls it waits for them.
 
         They may be overwritten by what is launched after this call. What the device failed with is raised there.
         """

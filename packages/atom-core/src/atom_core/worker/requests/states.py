@@ -84,11 +84,15 @@ class RequestStates:
 
     def _admit(self, request: NewRequest) -> None:
         slot = self.slots[request.request_id] = self._free.pop()
-        params = request.sampling_params
         self._tables.write("history", (slot, 0), request.token_ids)
         self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
         self.adapter_ids[slot] = request.adapter_id
+        if request.pooling is None:  # what is pooled samples nothing
+            self._admit_to_sampling(slot, request)
+
+    def _admit_to_sampling(self, slot: int, request: NewRequest) -> None:
+        params = request.sampling_params
         self.is_greedy[slot] = params.temperature <= 0
         self.filters[slot] = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
         values = {
