@@ -10,10 +10,10 @@ from atom_core import InvalidRequestError, LLMEngine, SamplingParams
 from atom_core.messages import NewRequest, Pooling, ScheduledRequest, SchedulerOutput
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.pooling import Pooler
+from atom_core.worker.sampling.pooling import COLUMNS, Pooler
 from atom_core.worker.steps.batch import StepRows
 
-SIZE = 6
+SIZE = COLUMNS + 6
 
 
 def request(name: str, pooling: Pooling | None, states_TD: torch.Tensor) -> NewRequest:
