@@ -10,10 +10,10 @@ from atom_core import InvalidRequestError, LLMEngine, SamplingParams
 from atom_core.messages import NewRequest, Pooling, ScheduledRequest, SchedulerOutput
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.requests.states import RequestStates
-from atom_core.worker.sampling.pooling import Pooler
+from atom_core.worker.sampling.pooling import COLUMNS, Pooler
 from atom_core.worker.steps.batch import StepRows
 
-SIZE = 6
+SIZE = COLUMNS + 6
 
 
 def request(name: str, pooling: Pooling | None, states_TD: torch.Tensor) -> NewRequest:
@@ -80,8 +80,8 @@ def test_every_prompt_of_a_step_gets_its_own_vector_whatever_stands_beside_it(st
 def test_a_prompt_in_three_steps_is_pooled_as_a_whole_one(states):
     pooler, long = Pooler(classify), ["mean", "last", "label"]
     new = [request(name, WAYS[name], states[name]) for name in long]
-    assert not pool(pooler, states, step_of(new, {name: (0, 3) for name in long}))
-    assert not pool(pooler, states, step_of([], {name: (3, 5) for name in long}))
+    assert not pool(pooler, states, step_of(new, dict.fromkeys(long, (0, 3))))
+    assert not pool(pooler, states, step_of([], dict.fromkeys(long, (3, 5))))
     # One of them has more tokens to come still.
     ends = {"mean": (5, 8), "last": (5, 11), "label": (5, 9)}
     found = pool(pooler, states, step_of([], ends))

@@ -12,6 +12,9 @@ from atom_core.messages import Pooling, PoolingKind, SchedulerOutput
 from atom_core.worker.devices.upload import upload
 from atom_core.worker.steps.batch import StepRows
 
+# Of hidden states, summed at once: all of a large step in double precision would take more memory than its layers.
+COLUMNS = 512
+
 
 class Pooled(NamedTuple):
     """What a step gives for those prompts that it completes and that are pooled alike.
@@ -108,7 +111,11 @@ def _lasts(hidden_TD: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
 def _sums(hidden_TD: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
     """Each request's rows in their order, so that its sum does not depend on its neighbors."""
     # The lengths are known to be right: a look at them would wait for the device.
-    return torch.segment_reduce(hidden_TD.double(), "sum", lengths=lengths_R, unsafe=True)
+    sums = [
+        torch.segment_reduce(columns.double(), "sum", lengths=lengths_R, unsafe=True)
+        for columns in hidden_TD.split(COLUMNS, dim=1)
+    ]
+    return torch.cat(sums, dim=1) if len(sums) > 1 else sums[0]
 
 
 _WAYS: dict[PoolingKind, _Way] = {
