@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import time
 
@@ -15,6 +16,8 @@ from atom_server import ServerOptions
 from atom_server.routes import page
 from browser import Browser, needs_chromium
 from http_edge import serving
+from pictures import file_of, two_colors
+from tiny_seeing import make_tiny_seeing
 
 pytestmark = needs_chromium
 
@@ -24,6 +27,14 @@ COUNT_LENGTHS = """
 window.seen = new Set();
 const note = () => seen.add(document.querySelector(".answer > .text")?.textContent.length);
 new MutationObserver(note).observe(document.body, {subtree: true, childList: true, characterData: true});
+"""
+ATTACH = """
+const bytes = Uint8Array.from(atob(arguments[0]), (character) => character.charCodeAt(0));
+const given = new DataTransfer();
+given.items.add(new File([bytes], "squares.png", {type: "image/png"}));
+const field = document.querySelector("#pictures");
+field.files = given.files;
+field.dispatchEvent(new Event("change"));
 """
 ENDED = "document.querySelector('.answer[aria-busy=false]')"
 
@@ -65,6 +76,28 @@ def wait_until(is_true):
 
 
 # The real server.
+
+
+def test_a_picture_is_attached_where_the_model_sees_and_stays_in_the_conversation(window, make_server, tmp_path):
+    with make_server(ServerOptions(served_model_name="tiny"), model=make_tiny_seeing(tmp_path / "tiny")) as seeing:
+        tab = window(seeing.url)
+        tab.wait("!document.querySelector('#attach').hidden")
+        tab.run(ATTACH, base64.b64encode(file_of(two_colors(24, 16))).decode())
+        send(tab, "what is it?", max_tokens=4)
+        tab.wait(ENDED)
+        assert tab.text("#status") == "The answer is complete."
+        tab.wait("document.querySelector('.user img').naturalWidth === 24")
+        assert tab.run("return document.querySelector('#pictures').files.length") == 0
+        # A second turn has the picture of the first.
+        send(tab, "and now?", max_tokens=4)
+        tab.wait("document.querySelectorAll('.answer[aria-busy=false]').length === 2")
+        assert tab.text("#status") == "The answer is complete."
+
+
+def test_no_picture_is_asked_for_where_the_model_reads_text(server, window):
+    tab = window(server.url)
+    tab.wait("document.querySelector('#model').length")
+    assert tab.run("return document.querySelector('#attach').hidden")
 
 
 def test_an_answer_is_shown_while_it_comes_with_its_numbers(server, window):
