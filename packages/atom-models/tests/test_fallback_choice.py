@@ -25,6 +25,7 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
+from tiny_architectures import SIZES
 from tiny_decoders import make_decoder
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
@@ -89,6 +90,13 @@ def test_code_of_a_folder_is_never_run(tmp_path):
 def test_what_would_leak_between_packed_sequences_is_refused_by_name(tmp_path, model_type, reason):
     with pytest.raises(UnsupportedArchitectureError, match=rf"'{model_type}' cannot run here.*{reason}"):
         load_model(make_decoder(model_type, tmp_path), dtype="float32")
+
+
+def test_types_that_choose_attention_from_a_list_of_their_own_are_refused_by_name(tmp_path):
+    config = transformers.AutoConfig.for_model("gptj", **SIZES, architectures=["GPTJForCausalLM"])
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedArchitectureError, match="'gptj' cannot run here: they have attention of their own"):
+        build_model(open_checkpoint(tmp_path), BuildContext(model_impl="transformers"))
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])

@@ -46,6 +46,9 @@ def build_skeleton(config: Any, dtype: torch.dtype) -> Any:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, attn_implementation=PAGED, dtype=dtype)
     except Exception as error:
+        if isinstance(error, KeyError) and error.args == (PAGED,):
+            why = "they have attention of their own in the place of transformers' attention interface"
+            raise refuse(config.model_type, why) from None
         raise refuse(config.model_type, f"transformers does not build it: {_line(error)}") from None
     return model.eval()
 
