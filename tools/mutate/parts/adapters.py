@@ -13,6 +13,7 @@ _TESTS_OF: dict[str, tuple[str, ...]] = {
     "moe/quantized_experts.py": ("quantized_experts",),
     "moe/int4_codes.py": ("quantized_experts",),
     "moe/*.py": ("moe",),
+    "quantized/rounded_all_reduce.py": ("rounded_all_reduce",),
     "quantized/rounded_*.py": ("rounded_rows",),
     "quantized/*.py": ("quantized", "rounded_rows"),
     "attention/cache_write.py": (

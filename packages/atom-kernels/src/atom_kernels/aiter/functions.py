@@ -218,6 +218,16 @@ FUNCTIONS: dict[str, AiterFunction] = {
         "_fa inp res_inp res_out out w eps reg_ptr reg_bytes use_1stage",
         newer={"gemma_norm": False},
     ),
+    "fused_allreduce_rmsnorm_quant": _git(
+        f"{_RANKS}:fused_allreduce_rmsnorm_quant",
+        "_fa inp res_inp res_out out scale_out w eps reg_ptr reg_bytes use_1stage",
+        newer={"gemma_norm": False},
+    ),
+    "fused_allreduce_rmsnorm_quant_per_group": _git(
+        f"{_RANKS}:fused_allreduce_rmsnorm_quant_per_group",
+        "_fa inp res_inp res_out out scale_out w eps group_size reg_ptr reg_bytes use_1stage",
+        newer={"transpose_scale": False},
+    ),
     # Experts.
     "topk_softmax": _both(
         "aiter.ops.moe_op:topk_softmax",
