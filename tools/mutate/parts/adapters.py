@@ -85,6 +85,10 @@ HARMLESS: Harmless = {
             ("e8m0_shuffle", "shuffle_weight"),
         )
     },
+    **{
+        ("aiter/moe/grouped_int4.py", f'"{first}", "{second}"', f'"{second}", "{first}"'): "the order of questions, too"
+        for first, second in (("fused_moe", "shuffle_weight"), ("shuffle_weight", "pack_int8_to_packed_int4"))
+    },
     ("aiter/attention/latent_prologue.py", '"k_scale", "q_scale"', '"q_scale", "k_scale"'): "both are one",
     (
         "aiter/attention/head_steps.py",

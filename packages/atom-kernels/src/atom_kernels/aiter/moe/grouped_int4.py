@@ -75,7 +75,7 @@ def _fill_halves(tensor: torch.Tensor, size: int, missing: int) -> torch.Tensor:
 
 def _machine_codes(numbers_ENK: torch.Tensor) -> torch.Tensor:
     """int8 of -8 to 7 -> bytes of two, ``[E, N, K / 2]``."""
-    shuffled = library().bind("shuffle_weight", "x", layout=_SHUFFLE)(numbers_ENK.contiguous())
+    shuffled = library().bind("shuffle_weight", "x", layout=_SHUFFLE)(numbers_ENK)
     packed = library().bind("pack_int8_to_packed_int4", "x_shuf_i8")(shuffled)
     return packed.view(*numbers_ENK.shape[:2], -1)
 
@@ -83,7 +83,7 @@ def _machine_codes(numbers_ENK: torch.Tensor) -> torch.Tensor:
 def _machine_scales(scale_ENG: torch.Tensor) -> torch.Tensor:
     """Flat: for each expert and pair of groups, the two scales of each row."""
     shuffle = library().bind("shuffle_scale_for_int4", "scale", group_size=_GROUP)
-    return shuffle(scale_ENG.transpose(1, 2).contiguous()).view(-1)
+    return shuffle(scale_ENG.transpose(1, 2)).view(-1)
 
 
 def _num_bytes(problem: ExpertsProblem, source_bytes: int) -> int:
