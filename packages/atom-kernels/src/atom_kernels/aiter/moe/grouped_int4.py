@@ -31,13 +31,13 @@ _FUNCTIONS = ("fused_moe", "shuffle_weight", "pack_int8_to_packed_int4", "shuffl
 
 
 def _supports(problem: ExpertsProblem, platform: Platform) -> str | None:
-    held = {problem.matrices[name].held for name in ("gate_up", "down")}
-    if held != {_HELD}:
-        names = " and ".join(sorted(one.name for one in held))
-        return f"multiplies {_HELD.name} with scales in bfloat16, not {names} with others"
     if problem.activation != Activation.SILU or problem.bias:
         bias = " and biases" if problem.bias else ""
         return f"fused_moe of int4 is called for silu without biases, not {problem.activation}{bias}"
+    held = {problem.matrices[name].held for name in ("gate_up", "down")}
+    if held != {_HELD}:
+        names = " and ".join(sorted(one.name for one in held))
+        return f"fused_moe of int4 takes {_HELD.name} with scales in bfloat16, not {names} with others"
     if problem.dtype is not torch.bfloat16:
         return f"fused_moe of int4 takes and gives bfloat16, not {problem.dtype}"
     if problem.batch_invariant:
