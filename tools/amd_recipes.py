@@ -14,19 +14,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.activation.rounded import ROUNDED_GATED_ACTIVATION
-from atom_kernels.aiter.all_reduce import NORMED_GROUP_SIZES
+from atom_kernels.aiter.all_reduce import MAX_BYTES, NORMED_GROUP_SIZES
 from atom_kernels.mixers import select_mixer
 from atom_kernels.moe.ops import MOE_ROUTE
 from atom_kernels.norm import ADD_RMS_NORM, ROUNDED_ADD_RMS_NORM
 from atom_kernels.operator import Op
 from atom_kernels.platform import Platform, use_platform
-from atom_kernels.protocols import CacheFormat
+from atom_kernels.protocols import AiterMemory, CacheFormat, SingleRank
+from atom_kernels.reduce import ALL_REDUCE_ROUNDED_ADD_RMS_NORM, RoundedAllReduceNormProblem
 from atom_kernels.select import plans_remembered, select
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import open_checkpoint
@@ -103,9 +105,7 @@ def _lines(recipe: Recipe, arch: str) -> Iterator[str]:
         yield from _matrices(model)
         yield from _caches(model, platform)
         if recipe.num_ranks in NORMED_GROUP_SIZES:
-            yield "\nsums over ranks"
-            yield "  aiter (AITER all_reduce)"
-            yield "  aiter (AITER fused_allreduce_rmsnorm), behind such a sum in the place of the norms below"
+            yield from _sums(_rounded(model, RMSNorm), recipe.num_ranks, platform)
         for title, op, problems in (
             ("routing", MOE_ROUTE, [one.problem for one in model.modules() if isinstance(one, Router)]),
             ("norms", ADD_RMS_NORM, _not_rounded(model, RMSNorm)),
@@ -114,6 +114,23 @@ def _lines(recipe: Recipe, arch: str) -> Iterator[str]:
             ("activations that round their rows", ROUNDED_GATED_ACTIVATION, _rounded(model, GatedActivation)),
         ):
             yield from _others(title, op, problems, platform)
+
+
+class _Sharing(SingleRank):
+    """The first of ranks that share memory of AITER, of which a plan is asked and nothing is run."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.peers = size, AiterMemory(0, size, group=0, buffer=0, max_bytes=MAX_BYTES)
+
+
+def _sums(rounded: Sequence[Any], num_ranks: int, platform: Platform) -> Iterator[str]:
+    yield "\nsums over ranks"
+    yield "  aiter (AITER all_reduce)"
+    yield "  aiter (AITER fused_allreduce_rmsnorm), behind such a sum in the place of the norms below"
+    problems = [RoundedAllReduceNormProblem(one, _Sharing(num_ranks)) for one in rounded]
+    rows = [select(ALL_REDUCE_ROUNDED_ADD_RMS_NORM, problem, platform).rows[0] for problem in problems]
+    for name in dict.fromkeys(f"{row.backend} ({row.implementation})" for row in rows if row.backend == "aiter"):
+        yield f"  {name}, in the place of those that round their rows"
 
 
 def _build(recipe: Recipe, platform: Platform) -> nn.Module:

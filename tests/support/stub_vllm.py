@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 
 T = TypeVar("T")
@@ -49,6 +50,34 @@ class MetadataBuilder(Generic[T]):
 
 class AttentionLayerBase:
     """``vllm.model_executor.layers.attention_layer_base``'s."""
+
+
+class CacheLayouts(Enum):
+    """``KVCacheLayout``, since 0.29: the orders of layers, blocks, heads, tokens and content."""
+
+    LBHNC = (0, 1, 2, 3, 4)
+    LHBNC = (0, 2, 1, 3, 4)
+
+
+@dataclass(frozen=True)
+class PagedSpec:
+    """``FullAttentionSpec``, since 0.29."""
+
+    block_size: int
+    num_kv_heads: int
+    head_size: int
+    dtype: Any
+    num_head_slots: int | None = None
+    state_content_bytes: int | None = None
+
+    def view(self, num_blocks: int, layout: CacheLayouts) -> torch.Tensor:
+        """The tensor ``[blocks, heads, tokens, content]`` that vLLM makes of it, zeros in the order of `layout`."""
+        heads = self.num_kv_heads if self.num_head_slots is None else self.num_head_slots
+        content = self.state_content_bytes or 2 * self.head_size * self.dtype.itemsize
+        order = [place - 1 for place in layout.value if place]
+        shape = (num_blocks, heads, self.block_size, content // self.dtype.itemsize)
+        stored = torch.zeros([shape[place] for place in order], dtype=self.dtype)
+        return stored.permute([order.index(place) for place in range(4)])
 
 
 @dataclass(frozen=True)
@@ -98,9 +127,11 @@ class StubVllm:
             there are any, the `step` that its attention finds, and the `config` of the engine that is being made.
         registered: architecture -> "module:class" of everything that was put into vLLM's registry.
         base_name: the platform that vLLM would have taken.
+        version: vLLM's.
     """
 
     base_name: str
+    version: str
     registered: dict[str, str] = field(default_factory=dict)
     own: threading.local = field(default_factory=threading.local)
 
@@ -120,6 +151,10 @@ def _module(name: str, **members: Any) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__dict__.update(members)
     return module
+
+
+def _since_0_29(stub: StubVllm) -> dict[str, Any]:
+    return {"KVCacheLayout": CacheLayouts} if Version(stub.version) >= Version("0.29") else {}
 
 
 def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.ModuleType]:
@@ -146,7 +181,7 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
         _module("vllm.model_executor.layers.attention", Attention=Attention),
         _module("vllm.forward_context", get_forward_context=lambda: stub.own.step),
         _module("vllm.model_executor.layers.attention_layer_base", AttentionLayerBase=AttentionLayerBase),
-        _module("vllm.v1.kv_cache_interface", MLAAttentionSpec=LatentSpec),
+        _module("vllm.v1.kv_cache_interface", MLAAttentionSpec=LatentSpec, **_since_0_29(stub)),
         _module("vllm.utils", torch_utils=_module("torch_utils", _encode_layer_name=lambda name: name)),
         _module(
             "vllm.v1.attention.backend",
@@ -167,7 +202,7 @@ def stub_vllm(
     architectures: tuple[str, ...] = ("LlamaForCausalLM", "DeepseekV3ForCausalLM", "OptForCausalLM"),
 ) -> Iterator[StubVllm]:
     """vLLM of `version`, whose own platform is `base`, can be imported inside; `atom_vllm` starts afresh."""
-    stub = StubVllm(base)
+    stub = StubVllm(base, version)
     installed = importlib.metadata.version
 
     def version_of(name: str) -> str:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from aiter_calls import recorded_calls
 from amd_machine import amd_machine
-from atom_kernels.formats import Mxfp4
-from atom_models import load_model
+from atom_kernels.formats import Mxfp4, RowRounding
+from atom_kernels.norm.rounded import rounded_add_rms_norm
+from atom_models import BuildContext, load_model
+from atom_models.groups import Groups
+from atom_models.layers import Residual, RMSNorm
+from atom_models.layers.norms.residual import Rounded
+from atom_models.layers.rank_sum import RankSum
 from quantized_checkpoints import PUBLISHED, write_quantized
+from summing_aiter_ranks import in_order, on_ranks, parts_of
 from tiny_architectures import make_tiny
 
 QUARK = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
@@ -109,3 +117,36 @@ def test_a_mixture_in_fp8_is_near_its_plain_twin_on_amd(arch, tmp_path):
     error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
     # Rounded activations choose another expert here and there.
     assert error < 0.22
+
+
+def test_a_norm_behind_a_sum_over_ranks_rounds_its_rows_in_the_kernel_that_sums(monkeypatch):
+    monkeypatch.setattr("atom_kernels.aiter.all_reduce.MAX_BYTES", 1 << 20)
+    rounding, parts = RowRounding(128, by_column=True), parts_of(3, 5, 512, torch.bfloat16)
+
+    def build(ranks):
+        context = BuildContext(dtype=torch.bfloat16, groups=Groups(ranks))
+        feeds = SimpleNamespace(max_normed_rows=0, row_rounding=rounding)
+        norm = RMSNorm(512, 1e-5, context, prefix="n", feeds=feeds)
+        norm.load_shard("n.weight", torch.ones(512))
+        norm.finish()
+        return norm, RankSum(512, context)
+
+    lock = threading.Lock()
+
+    def work(rank):
+        with lock:  # operators become known to torch in one thread at a time
+            norm, rank_sum = build(rank)
+        residual = Residual(parts[2]).plus(rank_sum(parts[rank.rank].clone()))
+        rounded = norm(residual)
+        wanted = rounded_add_rms_norm(in_order(parts[:2]), parts[2], torch.ones(512), 1e-5, rounding)
+        return rounded, residual.tensor(), wanted
+
+    with recorded_calls() as calls:
+        results = on_ranks(2, work)
+    assert calls.names & {"all_reduce", "fused_allreduce_rmsnorm", _ADD_NORM} == set()
+    assert "fused_allreduce_rmsnorm_quant_per_group" in calls.names
+    for rounded, total, (codes, scale, summed) in results:
+        assert isinstance(rounded, Rounded)
+        assert torch.equal(total, summed)
+        torch.testing.assert_close(rounded.scale_TG, scale, rtol=0.01, atol=0)
+        torch.testing.assert_close(rounded.codes_TD.float(), codes.float(), rtol=0.13, atol=1)

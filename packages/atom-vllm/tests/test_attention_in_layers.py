@@ -14,26 +14,12 @@ from atom_kernels.attention.cases import make_step
 from atom_kernels.mixers import CacheFormat, select_mixer
 from atom_models import BuildContext
 from stub_vllm import GraphSupport, stub_vllm
+from vllm_steps import described
 
 REQUESTS = ((1, 40), (1, 7), (5, 30), (33, 33))
 PROBLEM = AttentionProblem(
     num_heads=6, num_kv_heads=2, head_dim=32, scale=0.2, dtype="float32", cache=CacheFormat("float32"), block_size=16
 )
-
-
-def described(geometry: Any) -> Any:
-    """vLLM's ``CommonAttentionMetadata`` of a step."""
-    return SimpleNamespace(
-        num_reqs=geometry.num_reqs,
-        num_actual_tokens=geometry.num_tokens,
-        max_query_len=geometry.max_query_len,
-        max_seq_len=geometry.max_seq_len,
-        query_start_loc=geometry.query_start_loc,
-        query_start_loc_cpu=geometry.query_start_loc.cpu(),
-        seq_lens=geometry.seq_lens,
-        block_table_tensor=geometry.block_table,
-        slot_mapping=geometry.slot_mapping,
-    )
 
 
 def pack(keys: torch.Tensor, values: torch.Tensor, *, gap: int = 0) -> torch.Tensor:

@@ -88,12 +88,17 @@ def register(group: int, own: int, handle_ptrs: list[int], offsets: list[int]) -
     known.buffers[own] = opened
 
 
+def size_of(group: int) -> int:
+    """The ranks of a group."""
+    return _groups[group].size
+
+
 def all_reduce(group: int, inp: Tensor, out: Tensor, quantizes: bool, buffer: int, num_bytes: int) -> None:
     """Writes the sum of all ranks' `inp`, which may be the same memory."""
     refuse_unless(inp.dtype == out.dtype, f"inp is {inp.dtype}, out {out.dtype}")
     refuse_unless(inp.numel() == out.numel(), f"inp has {inp.numel()} elements, out {out.numel()}")
     detect_unless(not quantizes, "sums of fp8 codes are not exact")
-    total = _summed(group, inp, buffer, num_bytes, "all_reduce")
+    total = summed_over(group, inp, buffer, num_bytes, "all_reduce")
     detect_unless(out.is_contiguous(), "out is written as contiguous")
     out.copy_(total.to(inp.dtype).view(out.shape))
 
@@ -130,7 +135,7 @@ def fused_rms_norm(
         detect_unless(tensor.is_contiguous(), f"{name} is taken as contiguous")
     check_apart(out=out, inp=inp, res_inp=res_inp, res_out=res_out)
     check_apart(res_out=res_out, inp=inp, res_inp=res_inp)
-    summed = _summed(group, inp, buffer, num_bytes, "fused_allreduce_rmsnorm")
+    summed = summed_over(group, inp, buffer, num_bytes, "fused_allreduce_rmsnorm")
     # As the kernels do it: the sum is rounded before the residual is added.
     total = summed.to(inp.dtype).float().view(inp.shape) + res_inp.float()
     res_out.copy_(total)
@@ -138,7 +143,7 @@ def fused_rms_norm(
     out.copy_(scaled * (w.float() + 1 if gemma else w.float()))
 
 
-def _summed(group: int, inp: Tensor, buffer: int, num_bytes: int, name: str) -> Tensor:
+def summed_over(group: int, inp: Tensor, buffer: int, num_bytes: int, name: str) -> Tensor:
     """Float32, flat: the sum over the ranks' buffers in their order, after `inp` was copied to this rank's own."""
     known = _groups[group]
     refuse_dtype("inp", inp, torch.float32, *HALVES)

@@ -79,6 +79,11 @@ def write_rows(
         _by_column[scale] = True
 
 
+def store_by_column(scale: Tensor) -> None:
+    """Remember that a kernel has stored this very tensor column after column."""
+    _by_column[scale] = True
+
+
 def lies_by_column(scale: Tensor) -> bool:
     """Whether a quantizer stored this very tensor so; copies are not known."""
     return scale in _by_column

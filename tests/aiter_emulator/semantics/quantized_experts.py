@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import dynamic_quant, machine, mx
+from . import dynamic_quant, int4_experts, machine, mx
 from .checks import check_contiguous, check_dtype, check_shape, detect_unless, refuse_unless
 from .experts import local_experts
 from .shuffle import require_shuffled, unshuffled
@@ -41,6 +41,8 @@ def fused_moe(
     given = [name for name, value in ignored.items() if isinstance(value, Tensor) or value not in (None, 0, False)]
     if given:
         raise NotImplementedError(f"the emulator has quantized experts without {', '.join(given)}")
+    if quant_type == PER_1X32 and w1.dtype == getattr(torch, "int4", None):
+        return int4_experts.fused_moe(hidden_states, w1, w2, routed, w1_scale, w2_scale)
     weights, ids, mask = routed
     is_int4 = w1.dtype == torch.uint32
     packed = 8 if is_int4 else 2 if quant_type == PER_1X32 else 1

@@ -11,8 +11,10 @@ _TESTS = "atom-kernels/tests/aiter_backend/test_aiter"
 _TESTS_OF: dict[str, tuple[str, ...]] = {
     "all_reduce.py": ("all_reduce",),
     "moe/quantized_experts.py": ("quantized_experts",),
+    "moe/grouped_int4.py": ("grouped_int4",),
     "moe/int4_codes.py": ("quantized_experts",),
     "moe/*.py": ("moe",),
+    "quantized/rounded_all_reduce.py": ("rounded_all_reduce",),
     "quantized/rounded_*.py": ("rounded_rows",),
     "quantized/*.py": ("quantized", "rounded_rows"),
     "attention/cache_write.py": (
@@ -68,6 +70,12 @@ HARMLESS: Harmless = {
     ("pages.py: list_pages", "width", "width + 1"): "pages end where tokens do, however wide the table",
     ("aiter/quantized/rounded_activation.py", "4096", "4097"): "sizes are whole groups of 128",
     ("aiter/quantized/rounded_activation.py", "6144", "6145"): "sizes are whole groups of 128",
+    (
+        "aiter/quantized/rounded_all_reduce.py",
+        "rows.nbytes <= ONE_STAGE_BYTES",
+        "rows.nbytes < ONE_STAGE_BYTES",
+    ): "of exactly so many bytes both ways are right",
+    ("aiter/quantized/rounded_all_reduce.py", "1", "2"): "rows are whole packs of 16 bytes",
     ("aiter/quantized/linears.py", "16", "17"): "rows at every address are copied, which costs time alone",
     **{
         ("aiter/quantized/mxfp4.py", f'"{first}", "{second}"', f'"{second}", "{first}"'): "the order of questions"
@@ -76,6 +84,10 @@ HARMLESS: Harmless = {
             ("per_1x32_f4_quant_hip", "e8m0_shuffle"),
             ("e8m0_shuffle", "shuffle_weight"),
         )
+    },
+    **{
+        ("aiter/moe/grouped_int4.py", f'"{first}", "{second}"', f'"{second}", "{first}"'): "the order of questions, too"
+        for first, second in (("fused_moe", "shuffle_weight"), ("shuffle_weight", "pack_int8_to_packed_int4"))
     },
     ("aiter/attention/latent_prologue.py", '"k_scale", "q_scale"', '"q_scale", "k_scale"'): "both are one",
     (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,21 +21,10 @@ from atom_kernels.protocols import AiterMemory, SingleRank
 from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem
 from atom_kernels.reduce.buffers import peers_over
 from atom_kernels.select import select
+from summing_aiter_ranks import Rank, in_order, on_ranks, parts_of, told_by
 from thread_ranks import Group
 
 HALF, FLOAT = torch.bfloat16, torch.float32
-
-
-class Rank(SingleRank):
-    """A rank that only says which memory it shares."""
-
-    def __init__(self, peers: Any) -> None:
-        self.rank, self.size, self.peers = peers.rank, peers.size, peers
-
-
-def told_by(ranks: SingleRank) -> dict[str, Any]:
-    """How a rank of this machine learns of the others' memory."""
-    return {"device": torch.device("cpu"), "gather": lambda one: ranks.all_gather(one[None], 0)}
 
 
 def memory(size: int = 2) -> AiterMemory:
@@ -54,29 +42,6 @@ def known_operators() -> None:
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atom_kernels.aiter.all_reduce.MAX_BYTES", 1 << 20)
-
-
-def on_ranks(size: int, work: Callable[[Rank], Any], arch: str = "gfx942") -> list[Any]:
-    """What `work(rank)` gives on each of so many ranks that share memory."""
-    group = Group(size)
-    with amd_machine(arch), torch.inference_mode():
-
-        def run(rank: int) -> Any:
-            ranks = group.as_rank(rank)
-            with torch.inference_mode():
-                shared = share_memory(rank, size, **told_by(ranks))
-                return work(Rank(shared))
-
-        return group.run(run)
-
-
-def parts_of(size: int, rows: int, hidden: int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(rows, hidden, generator=generator).to(dtype) for _ in range(size)]
-
-
-def in_order(parts: list[torch.Tensor]) -> torch.Tensor:
-    return sum((part.float() for part in parts), torch.zeros(parts[0].shape)).to(parts[0].dtype)
 
 
 def plan_of(op: Any, problem: Any, release: str = "git") -> Any:

@@ -54,6 +54,15 @@ def calculates_scales(layer: Any) -> bool:
     return bool(getattr(layer, "calculate_kv_scales", False))
 
 
+def layouts_with_keys_apart() -> tuple[Any, ...] | None:
+    """vLLM's orders of a cache in which keys of all blocks may come before values; None before 0.29, which has none."""
+    try:
+        from vllm.v1.kv_cache_interface import KVCacheLayout
+    except ImportError:
+        return None
+    return (KVCacheLayout.LHBNC,)
+
+
 def shares_context() -> bool:
     """Whether ranks of the engine that is being made share a context, which older versions do not tell platforms."""
     from vllm.config import get_current_vllm_config_or_none

@@ -23,6 +23,9 @@ from atom_kernels.protocols import AiterMemory, NoPeers
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
     from atom_kernels.reduce.contract import AllReduceNormProblem, AllReduceProblem
+    from atom_kernels.reduce.rounded import RoundedAllReduceNormProblem
+
+    Problem = AllReduceProblem | AllReduceNormProblem | RoundedAllReduceNormProblem
 
 Gather = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,7 +37,7 @@ _TABLE_BYTES, _HANDLE_BYTES = 8 << 20, 64
 # A row that is normed: elements at most, and 16-byte packs at least and at most.
 _MAX_NORMED, _LEAST_PACKS, _MOST_PACKS = 16384, 64, 2048
 # Up to so many bytes one kernel sums and norms. Above, two do.
-_ONE_STAGE_BYTES = 128 << 10
+ONE_STAGE_BYTES = 128 << 10
 _HALVES = (torch.bfloat16, torch.float16)
 _SUM, _SUM_NORM = "all_reduce", "fused_allreduce_rmsnorm"
 _SETUP = ("meta_size", "allocate_meta_buffer", "get_meta_buffer_ipc_handle", "init_custom_ar", "register_input_buffer")
@@ -87,7 +90,8 @@ def _addresses(rows: torch.Tensor) -> list[int]:
     return [row.data_ptr() for row in rows]
 
 
-def _memory_of(problem: AllReduceProblem | AllReduceNormProblem) -> AiterMemory | str:
+def memory_of(problem: Problem) -> AiterMemory | str:
+    """What the ranks of `problem` share, or why it is no memory of AITER."""
     peers = problem.ranks.peers
     if isinstance(peers, AiterMemory):
         return peers
@@ -95,7 +99,7 @@ def _memory_of(problem: AllReduceProblem | AllReduceNormProblem) -> AiterMemory 
 
 
 def _supports_sum(problem: AllReduceProblem, platform: Platform) -> str | None:
-    memory, row_bytes = _memory_of(problem), problem.hidden_size * problem.dtype.itemsize
+    memory, row_bytes = memory_of(problem), problem.hidden_size * problem.dtype.itemsize
     if isinstance(memory, str):
         return memory
     if row_bytes % 16:
@@ -104,7 +108,7 @@ def _supports_sum(problem: AllReduceProblem, platform: Platform) -> str | None:
 
 
 def _supports_sum_norm(problem: AllReduceNormProblem, platform: Platform) -> str | None:
-    memory, row_bytes = _memory_of(problem), problem.hidden_size * problem.dtype.itemsize
+    memory, row_bytes = memory_of(problem), problem.hidden_size * problem.dtype.itemsize
     if isinstance(memory, str):
         return memory
     if memory.size not in NORMED_GROUP_SIZES:
@@ -120,19 +124,20 @@ def _supports_sum_norm(problem: AllReduceNormProblem, platform: Platform) -> str
     return api_of(platform).why_not(_SUM_NORM)
 
 
-def _max_rows(problem: AllReduceProblem | AllReduceNormProblem, platform: Platform, *, spare: int = 0) -> int:
+def max_rows_of(problem: Problem, platform: Platform, *, spare: int = 0) -> int:
     """Rows of `problem` that fit into the memory and leave so many bytes of it."""
-    return (_memory(problem).max_bytes - spare) // (problem.hidden_size * problem.dtype.itemsize)
+    return (memory_for(problem).max_bytes - spare) // (problem.hidden_size * problem.dtype.itemsize)
 
 
-def _memory(problem: AllReduceProblem | AllReduceNormProblem) -> AiterMemory:
-    if isinstance(memory := _memory_of(problem), str):
+def memory_for(problem: Problem) -> AiterMemory:
+    """What the ranks of `problem` share; raises RuntimeError where it is no memory of AITER."""
+    if isinstance(memory := memory_of(problem), str):
         raise RuntimeError(f"AITER cannot sum over ranks: {memory}")
     return memory
 
 
 def _bind_sum(problem: AllReduceProblem, weights: Any) -> Callable[[torch.Tensor], None]:
-    memory, size, dtype = _memory(problem), problem.hidden_size, problem.dtype
+    memory, size, dtype = memory_for(problem), problem.hidden_size, problem.dtype
     reduce = partial(
         library().bind(
             _SUM, "_fa", "inp", "out", use_new=True, open_fp8_quant=False,
@@ -155,7 +160,7 @@ def _bind_sum(problem: AllReduceProblem, weights: Any) -> Callable[[torch.Tensor
 def _bind_sum_norm(
     problem: AllReduceNormProblem, weights: Any
 ) -> Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    memory, size, dtype = _memory(problem), problem.hidden_size, problem.dtype
+    memory, size, dtype = memory_for(problem), problem.hidden_size, problem.dtype
     fixed = {"eps": problem.norm.eps, "reg_ptr": memory.buffer, "reg_bytes": memory.max_bytes}
     reduce = library().bind(
         _SUM_NORM, "_fa", "inp", "res_inp", "res_out", "out", "use_1stage",
@@ -168,7 +173,7 @@ def _bind_sum_norm(
             raise TypeError(f"{_SUM_NORM} was given {list(x.shape)} and a residual {list(residual.shape)}")
         out, total = torch.empty_like(rows), torch.empty_like(rows)
         if rows.shape[0]:
-            reduce(memory.group, rows, others, total, out, rows.nbytes <= _ONE_STAGE_BYTES)
+            reduce(memory.group, rows, others, total, out, rows.nbytes <= ONE_STAGE_BYTES)
         return out.view(x.shape), total.view(x.shape)
 
     return run
@@ -179,7 +184,7 @@ SUM_BACKEND = Backend(
     implementation="AITER all_reduce",
     supports=_supports_sum,
     bind=_bind_sum,
-    max_rows=_max_rows,
+    max_rows=max_rows_of,
     tolerance=norm_tolerance,
 )
 SUM_NORM_BACKEND = Backend(
@@ -187,6 +192,6 @@ SUM_NORM_BACKEND = Backend(
     implementation="AITER fused_allreduce_rmsnorm",
     supports=_supports_sum_norm,
     bind=_bind_sum_norm,
-    max_rows=partial(_max_rows, spare=1),
+    max_rows=partial(max_rows_of, spare=1),
     tolerance=norm_tolerance,
 )

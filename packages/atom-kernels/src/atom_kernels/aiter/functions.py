@@ -62,6 +62,8 @@ _GEMM_A8W8 = "XQ WQ x_scale w_scale"
 FUNCTIONS: dict[str, AiterFunction] = {
     # Dense products.
     "shuffle_weight": _both("aiter.ops.shuffle:shuffle_weight", "x layout", newer={"use_int4": False}),
+    "pack_int8_to_packed_int4": _git("aiter.ops.shuffle:pack_int8_to_packed_int4", "x_shuf_i8"),
+    "shuffle_scale_for_int4": _git("aiter.ops.shuffle:shuffle_scale_for_int4", "scale group_size"),
     "tgemm.mm": _both("aiter.tuned_gemm:tgemm.mm", "inp weights bias otype"),
     "batched_gemm_bf16_CK": _both("aiter.ops.batched_gemm_op_bf16:batched_gemm_bf16_CK", "XQ WQ"),
     # Quantized products, and the quantizers of their rows.
@@ -217,6 +219,16 @@ FUNCTIONS: dict[str, AiterFunction] = {
         f"{_RANKS}:fused_allreduce_rmsnorm",
         "_fa inp res_inp res_out out w eps reg_ptr reg_bytes use_1stage",
         newer={"gemma_norm": False},
+    ),
+    "fused_allreduce_rmsnorm_quant": _git(
+        f"{_RANKS}:fused_allreduce_rmsnorm_quant",
+        "_fa inp res_inp res_out out scale_out w eps reg_ptr reg_bytes use_1stage",
+        newer={"gemma_norm": False},
+    ),
+    "fused_allreduce_rmsnorm_quant_per_group": _git(
+        f"{_RANKS}:fused_allreduce_rmsnorm_quant_per_group",
+        "_fa inp res_inp res_out out scale_out w eps group_size reg_ptr reg_bytes use_1stage",
+        newer={"transpose_scale": False},
     ),
     # Experts.
     "topk_softmax": _both(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter.moe import experts as aiter_experts
-from atom_kernels.aiter.moe import quantized_experts
+from atom_kernels.aiter.moe import grouped_int4, quantized_experts
 from atom_kernels.aiter.moe import routing as aiter_routing
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, WeightFormat, num_bytes, weight_specs
@@ -198,6 +198,7 @@ def _quantized_problems() -> tuple[ExpertsProblem, ...]:
                 (Float8(128, 128), Float8(1, 128), 128),
                 (Integers(4), Float8(), 96),
                 (Mxfp4(), Mxfp4(), 192),
+                (Integers(4, 32, scale_dtype=torch.bfloat16), None, 96),
             )
         ),
     )
@@ -223,6 +224,7 @@ MOE_EXPERTS = Op(
     backends=(
         aiter_experts.EXPERTS_BACKEND,
         quantized_experts.QUANTIZED_BACKEND,
+        grouped_int4.GROUPED_INT4_BACKEND,
         experts_backend.EXPERTS_BACKEND,
         grouped_backend.GROUPED_BACKEND,
         experts_backend.PACKED_EXPERTS_BACKEND,
@@ -241,7 +243,12 @@ MOE_EXPERTS = Op(
             ExpertsProblem(
                 *(8, 2, 512, 1024), torch.bfloat16, gate_up_format=weights, down_format=weights, input_format=inputs
             )
-            for weights, inputs in ((Float8(128, 128), Float8(1, 128)), (Integers(4), Float8()), (Mxfp4(), Mxfp4()))
+            for weights, inputs in (
+                (Float8(128, 128), Float8(1, 128)),
+                (Integers(4), Float8()),
+                (Integers(4, 32, scale_dtype=torch.bfloat16), None),
+                (Mxfp4(), Mxfp4()),
+            )
         ),
     ),
     tolerance=experts_tolerance,

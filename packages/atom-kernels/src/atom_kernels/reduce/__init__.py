@@ -2,13 +2,16 @@
 
 from atom_kernels.reduce.contract import AllReduceNormProblem, AllReduceProblem, all_reduce, all_reduce_add_rms_norm
 from atom_kernels.reduce.ops import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, OPS
+from atom_kernels.reduce.rounded import ALL_REDUCE_ROUNDED_ADD_RMS_NORM, RoundedAllReduceNormProblem
 
 __all__ = [
     "ALL_REDUCE",
     "ALL_REDUCE_ADD_RMS_NORM",
+    "ALL_REDUCE_ROUNDED_ADD_RMS_NORM",
     "OPS",
     "AllReduceNormProblem",
     "AllReduceProblem",
+    "RoundedAllReduceNormProblem",
     "all_reduce",
     "all_reduce_add_rms_norm",
 ]

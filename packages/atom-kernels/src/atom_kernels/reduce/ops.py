@@ -15,6 +15,7 @@ from atom_kernels.protocols import SINGLE_RANK, SingleRank
 from atom_kernels.reduce.buffers import BufferLayout, peers_over
 from atom_kernels.reduce.contract import AllReduceNormProblem, AllReduceProblem, all_reduce, all_reduce_add_rms_norm
 from atom_kernels.reduce.native import SUM_BACKEND, SUM_NORM_BACKEND
+from atom_kernels.reduce.rounded import ALL_REDUCE_ROUNDED_ADD_RMS_NORM
 from atom_kernels.reduce.triton_backend import SUM_BACKENDS, SUM_NORM_BACKENDS
 from atom_kernels.select import select
 from atom_kernels.tolerances import elementwise_tolerance
@@ -120,4 +121,4 @@ ALL_REDUCE_ADD_RMS_NORM = Op(
     work=lambda problem, num_rows: _work(problem, num_rows, tensors=4),
 )
 
-OPS = (ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM)
+OPS = (ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, ALL_REDUCE_ROUNDED_ADD_RMS_NORM)

@@ -1,7 +1,8 @@
 """Our attention as a backend of vLLM's: its metadata becomes a `BatchGeometry`, its cache our layout over its bytes.
 
 vLLM gives each layer one tensor, logically ``[num_blocks, num_kv_heads, block_size, 2 * head_dim]``, keys before
-values, of any strides. Our kernels take the two halves as strided views.
+values, of any strides. Our kernels take the two halves as strided views. Where AITER is to norm, rotate and write in
+one kernel, we ask for `keys_apart` instead.
 """
 
 # pyright: reportMissingImports=false
@@ -15,9 +16,11 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleO
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.mixers import MixerPlan
 from atom_kernels.protocols import Caches
+from atom_vllm.compat import layouts_with_keys_apart
 from atom_vllm.mixers.cache_dtypes import FLOAT8_CACHES, cache_format
 from atom_vllm.mixers.cache_view import Strides, plan_over_view, split_view
 from atom_vllm.mixers.kernels import AtomKernels
+from atom_vllm.mixers.keys_apart import keys_are_apart, plan_with_keys_apart, spec_with_keys_apart, split_apart
 from atom_vllm.mixers.metadata import AtomMetadata, AtomMetadataBuilder
 
 
@@ -51,6 +54,16 @@ class AtomAttentionBackend(AttentionBackend):
     ) -> tuple[int, ...]:
         """Asked for by vLLM before 0.29; later versions give every backend this view."""
         return (num_blocks, num_kv_heads, block_size, 2 * head_size)
+
+    @classmethod
+    def customize_spec(cls, spec: Any) -> Any:
+        """Asked for by vLLM since 0.29: how one layer's cache is cut."""
+        return spec_with_keys_apart(spec) if keys_are_apart() else spec
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[Any, ...] | None:
+        """Asked for by vLLM since 0.29: None is any."""
+        return layouts_with_keys_apart() if keys_are_apart() else None
 
     @classmethod
     def supports_sink(cls) -> bool:
@@ -101,6 +114,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
         self._soft_cap = logits_soft_cap or None
         self._dtype = str(torch.get_default_dtype()).removeprefix("torch.")
         self._cache = cache_format(kv_cache_dtype, self._dtype)
+        self._keys_are_apart = keys_are_apart()
 
     def plan_for(self, block_size: int, strides: Strides | None = None) -> MixerPlan:
         """The plan over vLLM's blocks of `block_size` tokens; raises UnsupportedMixerError."""
@@ -116,7 +130,7 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
             has_sinks=self.sinks is not None,
             soft_cap=self._soft_cap,
         )
-        return plan_over_view(problem, strides)
+        return plan_with_keys_apart(problem) if self._keys_are_apart else plan_over_view(problem, strides)
 
     def forward(
         self,
@@ -147,9 +161,13 @@ class AtomAttention(AtomKernels, AttentionImpl[Any]):
     def bind(self, kv_cache: torch.Tensor) -> tuple[MixerPlan, Caches]:
         if self._cache.dtype != self._dtype:
             kv_cache = kv_cache.view(getattr(torch, self._cache.dtype))  # vLLM knows bytes only
-        halves = split_view(kv_cache)
-        plan = self.plan_for(kv_cache.shape[2], halves[0].stride())
+        if self._keys_are_apart:
+            plan = self.plan_for(kv_cache.shape[2])
+            caches = split_apart(kv_cache, plan.layout)
+        else:
+            caches = split_view(kv_cache)
+            plan = self.plan_for(kv_cache.shape[2], caches[0].stride())
         # By now the layer's weights are loaded.
         sinks = {} if self.sinks is None else {"sinks": self.sinks.to(getattr(torch, self._dtype))}
         self.weights = plan.prepare(sinks)
-        return plan, halves
+        return plan, caches

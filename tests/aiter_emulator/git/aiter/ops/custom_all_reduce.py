@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from tests.aiter_emulator.semantics import all_reduce as sums
+from tests.aiter_emulator.semantics import rounded_all_reduce as rounded
 
 from ..jit.core import compile_ops
 
@@ -48,6 +49,47 @@ def fused_allreduce_rmsnorm(
     gemma_norm: bool = False,
 ) -> None:
     sums.fused_rms_norm(_fa, inp, res_inp, res_out, out, w, eps, reg_ptr, reg_bytes, use_1stage, gemma_norm)
+
+
+@compile_ops("module_custom_all_reduce")
+def fused_allreduce_rmsnorm_quant(
+    _fa: int,
+    inp: Tensor,
+    res_inp: Tensor,
+    res_out: Tensor,
+    out: Tensor,
+    scale_out: Tensor,
+    w: Tensor,
+    eps: float,
+    reg_ptr: int,
+    reg_bytes: int,
+    use_1stage: bool,
+    gemma_norm: bool = False,
+    bf16_out_ptr: int = 0,
+) -> None:
+    buffer = rounded.Buffer(_fa, reg_ptr, reg_bytes, use_1stage)
+    rounded.of_rows(buffer, inp, res_inp, res_out, out, scale_out, w, eps, gemma_norm, bf16_out_ptr)
+
+
+@compile_ops("module_custom_all_reduce")
+def fused_allreduce_rmsnorm_quant_per_group(
+    _fa: int,
+    inp: Tensor,
+    res_inp: Tensor,
+    res_out: Tensor,
+    out: Tensor,
+    scale_out: Tensor,
+    w: Tensor,
+    eps: float,
+    group_size: int,
+    reg_ptr: int,
+    reg_bytes: int,
+    use_1stage: bool,
+    bf16_out_ptr: int = 0,
+    transpose_scale: bool = False,
+) -> None:
+    buffer = rounded.Buffer(_fa, reg_ptr, reg_bytes, use_1stage)
+    rounded.of_groups(buffer, inp, res_inp, res_out, out, scale_out, w, eps, group_size, bf16_out_ptr, transpose_scale)
 
 
 @compile_ops("module_custom_all_reduce")

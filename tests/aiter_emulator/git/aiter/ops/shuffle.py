@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.aiter_emulator.semantics import shuffle
+from tests.aiter_emulator.semantics import int4_experts, shuffle
 from tests.aiter_emulator.semantics.binding import emulated
 
 
@@ -18,3 +18,13 @@ def shuffle_weight(
     if is_guinterleave:
         raise NotImplementedError("the emulator has the order of 16-bit weights, not that of a16w4")
     return shuffle.shuffle_weight(x, layout, use_int4, pad_k_to)
+
+
+@emulated
+def pack_int8_to_packed_int4(x_shuf_i8: torch.Tensor) -> torch.Tensor:
+    return int4_experts.pack(x_shuf_i8)
+
+
+@emulated
+def shuffle_scale_for_int4(scale: torch.Tensor, group_size: int = 32) -> torch.Tensor:
+    return int4_experts.order_scales(scale, group_size)

@@ -16,7 +16,12 @@ from atom_kernels.norm import (
     RMSNormProblem,
     RoundedNormProblem,
 )
-from atom_kernels.reduce import ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem
+from atom_kernels.reduce import (
+    ALL_REDUCE_ADD_RMS_NORM,
+    ALL_REDUCE_ROUNDED_ADD_RMS_NORM,
+    AllReduceNormProblem,
+    RoundedAllReduceNormProblem,
+)
 from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.norms.residual import Normed, Norms, Residual, Rounded, Term, Unnormed, summed
@@ -99,6 +104,9 @@ class RMSNorm(WeightedLayer):
             rounded_norm = select(ROUNDED_RMS_NORM, self.rounded, platform).prepare(weights)
             rounded_add_norm = select(ROUNDED_ADD_RMS_NORM, self.rounded, platform).prepare(weights)
             alone, add_norm = lambda x: Rounded(*rounded_norm(x)), _rounding(rounded_add_norm)
+            rounded_over_ranks = RoundedAllReduceNormProblem(self.rounded, self._context.collectives)
+            plan = select(ALL_REDUCE_ROUNDED_ADD_RMS_NORM, rounded_over_ranks, platform)
+            reduce_norm = _rounding(plan.prepare(weights)) if plan.has_kernel else reduce_norm
         self._norms = Norms(alone, add_norm, reduce_norm)
 
 
