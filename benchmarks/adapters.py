@@ -20,7 +20,7 @@ from benchmarks import documents, machine, report, timing
 from benchmarks.engines import Ours
 from benchmarks.gpu.models import MODELS, write_config
 
-# Of a GPU, for the first engine; the second one's share has the first's in it.
+# The share of a GPU for the first engine; the second one's has the first's in it.
 MEMORY_SHARE = 0.42
 PLAIN, UNUSED, MIXED = "plain model", "adapters loaded, none used", "an adapter for each request"
 

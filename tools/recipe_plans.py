@@ -16,7 +16,7 @@ from published_configs import write_published_config
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "recipes"
 _BEGIN, _END = "<!-- plan: begin (tools/recipe_plans.py) -->\n", "<!-- plan: end -->\n"
-# Of each page the model, the config that is kept of it, and the flags.
+# The model of each page, the config that is kept of it, and the flags.
 PLANS = {
     "deepseek-r1": ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-R1", "--on MI300X --kv-cache-dtype fp8"),
     "qwen3-235b": (

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from source_tree import nodes, product_files, short, test_files, tree
 
+THIS = Path(__file__)
 # A description that goes on from a name it does not repeat: "name: of the layer", or a docstring "Of the layer".
 _FRAGMENT = re.compile(r"^\s*(?:[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: of |Of )[\w`]")
 # A description that says only what a thing has, or where it is: "bytes: on each device". Errors have circumstances.
 _CIRCUMSTANCE = re.compile(r"^ +\w+(?:, \w+)*(?<!Error): (?:by|for|from|on|the same|theirs|to|with)\b")
+# A sentence that begins with what its subject belongs to: "Of two layers the first one ...".
+_INVERTED = re.compile(r'(?:^\s*(?:# |""")?|[.;:] )Of [a-z`]')
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -57,6 +61,26 @@ def test_descriptions_say_what_a_thing_is_before_they_say_where_it_is():
 
 def test_no_literal_is_spread_into_another_to_keep_the_formatter_away():
     assert found(starred_tables) == []
+
+
+def test_no_sentence_begins_with_what_its_subject_belongs_to():
+    lines = ((file, line) for file in [*product_files(), *test_files()] for line in file.read_text().splitlines())
+    # This file has such sentences on purpose.
+    assert [f"{short(file)}: {line}" for file, line in lines if _INVERTED.search(line) and file != THIS] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_inverted"),
+    [
+        ("    Of two layers the first one counts.", True),
+        ("# Of two layers the first one counts.", True),
+        ('    """A step. Of two layers the first one counts."""', True),
+        ("    The first one of two layers counts.", False),
+        ("    rows = Shard.Of (1)", False),
+    ],
+)
+def test_inverted_sentences_are_told_from_others(line: str, is_inverted: bool):
+    assert bool(_INVERTED.search(line)) is is_inverted
 
 
 @pytest.mark.parametrize(

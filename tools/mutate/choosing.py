@@ -18,8 +18,7 @@ from tools.mutate.mutation import ROOT, Mutation, Scope
 _REMEMBERS = ("cache", "lru_cache", "cached_property")
 # What importing a file of tests and building its fixtures takes, roughly.
 SECONDS_OF_A_FILE = 1.0
-# Of the seconds that a mistake has, each file of tests gets this part first: all near ones are met before the slow
-# tests of one.
+# Each file of tests gets this part of a mistake's seconds first: all near ones are met before the slow tests of one.
 _FIRST_SHARE = 0.1
 # Files of tests, each with the ids and seconds of those that are chosen.
 Chosen = list[tuple[Path, dict[str, float]]]

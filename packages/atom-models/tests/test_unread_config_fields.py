@@ -124,7 +124,7 @@ NO_SUCH_PART: dict[str, Any] = {
 }
 
 
-# Of those that write no text.
+# Types of models that write no text.
 _MODEL_TYPES = {"Bert": "bert", "ModernBert": "modernbert", "Qwen3": "qwen3", "Roberta": "roberta"}
 _MODEL_TYPES["XLMRoberta"] = "xlm-roberta"
 

@@ -20,7 +20,7 @@ from .checks import (
 )
 
 HALVES = (torch.float16, torch.bfloat16)
-# Of rows up to so many elements, those that a thread takes: all of its row's threads are in one block.
+# Elements that a thread takes of rows up to so many: all of its row's threads are in one block.
 _ELEMENTS_OF_A_THREAD = ((2048, 8), (4096, 16), (6144, 24), (8192, 32))
 
 

@@ -45,7 +45,7 @@ def tokens_of(
 ) -> list[list[int]]:
     """Tokens of the requests `rounds` of `PROMPTS`, by number; those of a round begin together.
 
-    `make` gives the runner of a configuration with graphs; without it there are none. Of the `adapters` the first one
+    `make` gives the runner of a configuration with graphs; without it there are none. The first of the `adapters`
     is that of request 1, and so on; request 0 has none.
     """
     sizes = {"num_kv_blocks": 32, "max_num_seqs": 2, "max_num_batched_tokens": 64, "enable_prefix_caching": False}

@@ -280,7 +280,7 @@ class EngineArgs:
     draft_model: str | None = _speculation(
         None,
         "Folder, .gguf file or name of the small model that guesses, of the same tokenizer; alone it means method "
-        "draft_model. Of the methods eagle and eagle3 it is the head.",
+        "draft_model. For the methods eagle and eagle3 it is the head.",
     )
     num_speculative_tokens: int | None = _speculation(
         None,

@@ -277,7 +277,7 @@ class EngineCore:
     def _release_sampler(self, step: Step) -> None:
         """Let a step sample. If rows have grammars, wait for the tokens of earlier steps first; its forward runs.
 
-        Of stages all tokens of a request have arrived before it is scheduled.
+        Where there are stages, all tokens of a request have arrived before it is scheduled.
         """
         rows = self._constrained.rows(step.scheduled)
         if not rows:

@@ -40,7 +40,7 @@ class LLMEngine:
     A call that ends with an exception, Ctrl-C among them, leaves nothing of its own requests in the engine. In the main
     thread Ctrl-C takes effect between steps; a second one takes effect at once.
 
-    Of the processes of torchrun the first one gets an engine, and all others become its ranks and end with it.
+    The first process of torchrun gets an engine, and all others become its ranks and end with it.
 
     Args:
         model: folder, .gguf file, Hugging Face id or known name.

@@ -39,9 +39,9 @@ class _Measured:
     def take(self, step: int, seconds: float) -> None:
         """The `step`-th of all steps took so long.
 
-        Of few, the half that took longest does not count, and of many a quarter: the first of a size pay for what later
-        ones find done, and other programs delay any, with drafts or without. What happens to more steps than that is a
-        part of what they cost.
+        The half of few steps that took longest does not count, and a quarter of many: the first of a size pay for what
+        later ones find done, and other programs delay any, with drafts or without. What happens to more steps than that
+        is a part of what they cost.
         """
         self._steps.append((step, seconds))
         late = [taken for at, taken in self._steps if at > step - _KEPT_FOR]

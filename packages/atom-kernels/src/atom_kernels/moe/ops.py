@@ -125,7 +125,7 @@ def _expert_weights(problem: ExpertsProblem) -> dict[str, WeightSpec]:
 def _expert_inputs(problem: ExpertsProblem, num_rows: int, generator: torch.Generator) -> Any:
     """Uneven experts, as in real models: the first are chosen most, some never. Odd numbers of rows have a base.
 
-    Of those that are chosen every other one is here, where some are absent.
+    Where some are absent, every other one of those that are chosen is here.
     """
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:

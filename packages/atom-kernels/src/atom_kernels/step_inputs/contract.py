@@ -69,7 +69,7 @@ def build_step_inputs(
     and their sequences are empty.
 
     Args:
-        rows_8R: int32. Of each request its slot, start, length, first token in the batch, the number of tokens that it
+        rows_8R: int32. Rows of slot, start, length, first token in the batch, the number of tokens that the request
             samples (after its last tokens), the first place of these among all samples, the slot into which it samples,
             and whether (not 0) its start counts drafts that may have been rejected.
         num_reqs: requests; the rows behind them are padding.

@@ -289,7 +289,7 @@ def check_architecture(name: str, config: Mapping[str, Any] | None = None) -> No
     """Raises UnsupportedArchitectureError unless `find_architecture` would find it; `config` tells why it does not."""
     if name in _ARCHITECTURES:
         return
-    # Of classes of one stem the last one is told: one without labels, if there is one.
+    # Where classes share a stem the last one is told: one without labels, if there is one.
     stems = {_stem(known): known for known in sorted(_ARCHITECTURES, key=lambda one: not has_labels(one))}
     nearest = difflib.get_close_matches(_stem(name), stems, n=1, cutoff=0.65)
     supported = ", ".join(supported_architectures())

@@ -79,7 +79,7 @@ class Checkpoint:
         if not known:
             raise CheckpointError(f"{self.path}: config.json lacks max_position_embeddings")
         if self.model_type in _POSITIONS_BEHIND_PADDING:
-            # Of the table's rows the first ones, up to that of padding, are no token's.
+            # The table's first rows, up to that of padding, are no token's.
             return max(known) - int(config.get("pad_token_id") or 0) - 1
         return max(known)
 

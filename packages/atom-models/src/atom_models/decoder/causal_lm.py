@@ -79,7 +79,7 @@ class DecoderForCausalLM(nn.Module):
         """Hidden states [T, D] after the last norm; positions are int64 [T] or [3, T].
 
         With `aux_hidden_states` in the build context: (hidden states, list of [T, D] after each of those layers).
-        Of a stage that is not the last: the residual behind its layers, which is the next one's `inputs_embeds`.
+        A stage that is not the last gives the residual behind its layers, which is the next one's `inputs_embeds`.
         """
         return self.model(input_ids, positions, inputs_embeds)
 

@@ -51,7 +51,7 @@ class StoredHead:
 def read_stored_head(
     checkpoint: Checkpoint, config: EagleConfig, context: BuildContext, *, target: Checkpoint
 ) -> StoredHead:
-    """What the files hold. Of a folder without weights, it is what the config calls for.
+    """What the files hold, and what the config calls for where a folder has no weights.
 
     Args:
         target: whose embedding may be the same.

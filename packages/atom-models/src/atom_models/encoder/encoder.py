@@ -12,7 +12,7 @@ from torch import nn
 from atom_models.build_context import BuildContext
 from atom_models.config.reading import read_config
 
-# Of norms, as the first checkpoints of BERT spell them.
+# Weights of norms, as the first checkpoints of BERT spell them.
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 

@@ -113,8 +113,8 @@ class MatrixStack:
         device: where they are gathered.
         held: the format in which they are gathered; None is that of the first one's layout.
         num_rows: how many rows the stack has, where they are more than those of its matrices; the last are zeros.
-        experts: the expert of each place of the stack, by its id; None where the layer has none. Of tensors that hold
-            all experts the others are left out.
+        experts: the expert of each place of the stack, by its id; None where the layer has none. Other
+            experts of a tensor that holds all are left out.
         keeps_bias: this rank adds the biases; otherwise they are expected, and dropped.
 
     Raises:

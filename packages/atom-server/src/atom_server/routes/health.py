@@ -14,7 +14,7 @@ router = APIRouter(tags=["health"])
 async def health(request: Request) -> dict[str, str]:
     """`{"status": "ok"}` while the engine's process lives and makes progress, 503 otherwise.
 
-    Of several engines one is enough: then the status is "degraded", and the detail names the others.
+    One of several engines is enough: then the status is "degraded", and the detail names the others.
     """
     state = server_state(request)
     _check_engine(state)

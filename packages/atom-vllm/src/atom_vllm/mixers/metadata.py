@@ -93,7 +93,7 @@ def geometry_of(common: Any, context: Collectives = SINGLE_RANK) -> BatchGeometr
 def _whole_slots(own_slots: torch.Tensor, context: Collectives) -> torch.Tensor:
     """Slots in blocks of all ranks' tokens, of those in blocks of this rank's own; -1 for other ranks' stays.
 
-    Of N ranks' tokens in a row each keeps one, in its order.
+    Each rank keeps one of N tokens in a row, in its order.
     """
     if context.size == 1:
         return own_slots

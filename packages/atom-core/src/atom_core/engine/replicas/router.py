@@ -34,7 +34,7 @@ class Router:
     ``cost(engine) = load(engine) + prompt tokens - tokens of leading blocks that the engine was sent before``
 
     So an engine that has a prefix gets the prompt for as long as it has less to do beyond the others than the prefix
-    saves. Of equal costs the engine is taken that was sent fewest tokens to compute, which spreads new prefixes.
+    saves. Where costs are equal, the engine that was sent fewest tokens to compute is taken: new prefixes spread.
 
     Args:
         block_size: tokens in a block of the engines' caches.

@@ -1,6 +1,6 @@
 """`SuffixDrafter`: what most often followed the last tokens, in the request and in earlier outputs.
 
-After SuffixDecoding: Oliaro et al. 2024, https://arxiv.org/abs/2411.04975. Of the lengths of agreement the one counts
+After SuffixDecoding: Oliaro et al. 2024, https://arxiv.org/abs/2411.04975. That length of agreement counts
 whose drafts are likely to be right in the largest number, and a longer agreement has more drafts.
 """
 

@@ -12,7 +12,7 @@ from atom_core.messages import Pooling, PoolingKind, SchedulerOutput
 from atom_core.worker.devices.upload import upload
 from atom_core.worker.steps.batch import StepRows
 
-# Of hidden states, summed at once: all of a large step in double precision would take more memory than its layers.
+# Hidden states are summed so many columns at once: a large step in double precision would take more than its layers.
 COLUMNS = 512
 
 

@@ -131,7 +131,7 @@ class DeviceSteps:
     ) -> ModelInput:
         """See `Steps`. It is padded to the shape of its graph, or of its pieces where it has none.
 
-        Of steps with adapters decodes alone have graphs, and those with tokens of pictures have none. Where nobody
+        Steps with adapters have graphs for decodes alone, and those with tokens of pictures have none. Where nobody
         warms up, the first decode has everything captured: sooner, it would delay first tokens.
         """
         if self._captures_late and rows.num_decodes == rows.num_reqs:

@@ -11,7 +11,7 @@ from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache.pages import CachePages
 from atom_models import open_checkpoint
 
-# Of each file of weights so many bytes are compared: its end, which is numbers in every format.
+# So many bytes of each file of weights are compared: its end, which is numbers in every format.
 SAMPLE_BYTES = 1 << 16
 
 

@@ -1,6 +1,6 @@
 """`PartOfStep`: a step as the kernels of whole caches see it, where a rank keeps every N-th position of a request.
 
-Of N queries in a row, those that stand N apart see one key more each, in the rank's own part. So a request becomes up
+Queries that stand N apart see one key more each, in the rank's own part. So a request becomes up
 to N causal ones over the same blocks, and a kernel of causal attention serves as it is.
 """
 

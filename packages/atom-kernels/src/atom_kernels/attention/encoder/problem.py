@@ -83,7 +83,7 @@ class EncoderAttentionProblem:
         per_row, pairs = self.num_heads * self.head_dim, 0
         for _, length in requests:
             reach = length if self.window is None else min(self.window, length)
-            # Of the tokens at a distance, each sees one less than those nearer: reach * (length - mean distance).
+            # Fewer tokens have a key at a distance, the larger it is: reach * (length - mean distance).
             pairs += length + 2 * (reach * length - reach * (reach + 1) // 2)
         return Work(4 * num_rows(requests) * per_row * DTYPE_BYTES[self.dtype], 4 * pairs * per_row)
 

@@ -43,8 +43,8 @@ def choose_kernel(
 ):  # fmt: skip
     """One program a segment and a row, counted from `first_row`. Rows are as long as LEVEL rounds before left them.
 
-    A row of one segment is finished: its positions go to out ``[T, TOP_K]``, -1 behind the last. Of others the best of
-    each segment go to `best`, one segment's behind the other's. Positions of the first round are a score's own.
+    A row of one segment is finished: its positions go to out ``[T, TOP_K]``, -1 behind the last. Others give the best
+    of each segment to `best`, one segment's behind the other's. Positions of the first round are a score's own.
     """
     segment, row = tl.program_id(0), tl.program_id(1)
     token = (first_row + row).to(tl.int64)

@@ -79,7 +79,7 @@ def factor_chunks_kernel(
 ):  # fmt: skip
     """Programs ``[value heads, chunks (see find_chunk)]``. Rows of a and b are so many elements apart.
 
-    Of each chunk and head, with g the decays summed up to a token, and r its norm's inverse:
+    They write for each chunk and head, with g the decays summed up to a token, and r its norm's inverse:
 
     inverses ``[64, 64]``: ``(I + A)^-1 beta``.
     scores ``[64, 64]``: how much of what a token added a later query reads.

@@ -98,7 +98,7 @@ def place_contiguously(name: str, num_experts: int, num_ranks: int) -> ExpertPla
 class SlotsOfIds:
     """``slots_of(ids [T, K]) -> [T, K]``: the slots of a rank in the place of experts' ids, both int32.
 
-    Experts of other ranks have the number of slots as theirs. Of copies the row decides, so that each of them gets as
+    Experts of other ranks have the number of slots as theirs. The row decides which copy serves, so that each gets as
     many rows; where results may not depend on other rows it is always the first.
     Steps that were captured read the same memory after `place` has another placement on as many slots.
     """

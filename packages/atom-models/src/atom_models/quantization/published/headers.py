@@ -37,7 +37,7 @@ class Headers:
     def of_layer(self, layer_name: str) -> Mapping[str, Header]:
         """The tensors whose names are the layer's and one more component, by that component; none if there are none.
 
-        Of bitsandbytes' tensors the component is such as ``weight.absmax``.
+        The component of bitsandbytes' tensors is such as ``weight.absmax``.
         """
         return self._by_layer.get(layer_name, {})
 
