@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from atom_models.architectures.registry import has_experts
 from atom_vllm import compat, features, platform
-from atom_vllm.models.architectures import has_experts, overridden
+from atom_vllm.models.architectures import overridden
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from atom_models import supported_architectures
-from atom_models.architectures.registry import has_labels, is_encoder
+from atom_models.architectures.registry import has_experts, has_labels, is_encoder
 from atom_vllm import compat, settings
-
-# Those whose layers are mixtures of experts go by another wrapper, as users of ROCm/ATOM know it.
-_EXPERTS = ("Moe", "Mixtral", "Deepseek", "GptOss", "MiniMax")
 
 
 def overridden() -> tuple[str, ...]:
@@ -23,11 +20,9 @@ def overridden() -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def has_experts(architecture: str) -> bool:
-    """Whether layers of this architecture are mixtures of experts."""
-    return any(part in architecture for part in _EXPERTS)
-
-
 def wrapper_name(architecture: str) -> str:
-    """What the class that vLLM gets is called in `atom_vllm.models.model_wrapper`."""
+    """What the class that vLLM gets is called in `atom_vllm.models.model_wrapper`.
+
+    Mixtures of experts go by another wrapper, as users of ROCm/ATOM know it.
+    """
     return f"ATOM{'MoE' if has_experts(architecture) else ''}_{architecture}"

@@ -18,6 +18,7 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
+from atom_models.architectures.registry import has_experts
 from atom_models.groups import Groups
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.quantization import choose_quantization
@@ -26,7 +27,7 @@ from atom_vllm import compat, features
 from atom_vllm.engine_settings import checkpoint_of, translate
 from atom_vllm.mixers.mixer_host import connect_layers, mixer_host_factory
 from atom_vllm.models import load_order
-from atom_vllm.models.architectures import has_experts, overridden, wrapper_name
+from atom_vllm.models.architectures import overridden, wrapper_name
 from atom_vllm.models.collectives import context_parallel, tensor_parallel
 from atom_vllm.models.compiled import compiled
 from atom_vllm.stored_weights import headers_of
