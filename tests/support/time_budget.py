@@ -15,9 +15,9 @@ import pytest
 from machine_speed import pace
 
 MINUTES = {
-    "packages/atom-kernels": 4,
+    "packages/atom-kernels": 3,
     "packages/atom-models": 2,
-    "packages/atom-core": 2.5,
+    "packages/atom-core": 3.5,
     "packages/atom-server": 3,
     "packages/atom-vllm": 0.5,
     "tests": 2,

@@ -50,7 +50,7 @@ def test_a_request_that_lost_its_blocks_has_computed_nothing():
 def test_a_worker_is_told_how_to_pool_where_a_vector_is_asked_for():
     def pooling(kind):
         asked = EngineRequest("a", [1, 2], SamplingParams(), kind=kind, pooling=Pooling("last"))
-        return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).for_worker().pooling
+        return Request(asked, key=(0, 0), arrival=0.0, max_tokens=0, block_table=BlockTable()).for_worker(()).pooling
 
     assert (pooling("embed"), pooling("generate")) == (Pooling("last"), None)
 
