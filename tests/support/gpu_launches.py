@@ -32,8 +32,7 @@ from atom_kernels.mixers.cache_format import ALL_SCALES, NO_SCALES
 from atom_kernels.norm import RMSNormProblem
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
 from atom_kernels.protocols import SingleRank
-from atom_kernels.reduce import OPS as REDUCE_OPS
-from atom_kernels.reduce import AllReduceNormProblem, AllReduceProblem
+from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem
 from atom_kernels.reduce.buffers import MAX_BYTES, peers_over
 from atom_kernels.registry import all_ops
 from atom_kernels.select import plan_with
@@ -132,8 +131,11 @@ class _OneOf(SingleRank):
 def _sums_over_ranks(size: int) -> Iterator[Any]:
     ranks = _OneOf(size)
     norm = RMSNormProblem(4096, torch.bfloat16)
-    problems = (AllReduceProblem(4096, torch.bfloat16, ranks), AllReduceNormProblem(norm, ranks))
-    for op, problem in zip(REDUCE_OPS, problems, strict=True):
+    problems = {
+        ALL_REDUCE: AllReduceProblem(4096, torch.bfloat16, ranks),
+        ALL_REDUCE_ADD_RMS_NORM: AllReduceNormProblem(norm, ranks),
+    }
+    for op, problem in problems.items():
         weights, inputs = op.make_inputs(problem, 32, torch.Generator())
         for backend in op.backends:
             if backend.name.startswith("triton"):
