@@ -85,6 +85,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "limit_images_per_prompt": 16,
         "max_image_bytes": 20971520,
         "max_image_pixels": 64000000,
+        "media_fetch_timeout": 10.0,
         "batch_folder_mb": 4096.0,
         "max_connections": 4096,
         "timeout_request": 30.0,

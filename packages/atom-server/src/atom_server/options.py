@@ -13,6 +13,7 @@ from atom_core.engine.inputs.placed_images import MAX_IMAGES
 from atom_server import settings
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
+from atom_server.pictures.fetching.domains import MediaDomains
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\sA-Z@?#]+")
 _option = functools.partial(option, section="Server")
@@ -126,6 +127,15 @@ class ServerOptions:
         minimum=1,
         maximum=2**30,
     )
+    allowed_media_domains: str | None = _option(
+        None,
+        "Servers from which pictures of http and https URLs may be fetched, separated by commas; *.name is all below "
+        "a name, * any; another port than the scheme's own stands behind it. Private addresses are never asked. Unset, "
+        "nothing is fetched.",
+    )
+    media_fetch_timeout: float = _option(
+        10.0, "Seconds that fetching one of these may take, with all redirects.", minimum=0.01, maximum=600
+    )
     batch_folder: str | None = _option(
         None,
         "Folder for what /v1/files and /v1/batches keep; unset, they answer 404. A server that is started again "
@@ -177,6 +187,7 @@ class ServerOptions:
         if (self.ssl_keyfile or self.ssl_ca_certs) and not self.ssl_certfile:
             raise ConfigError("ssl_keyfile and ssl_ca_certs are for TLS, which needs --ssl-certfile too")
         _check_origins(self.origins)
+        MediaDomains(self.media_domains)
         if self.server_port is not None:
             object.__setattr__(self, "port", self.server_port)
 
@@ -215,6 +226,11 @@ class ServerOptions:
     def origins(self) -> tuple[str, ...]:
         """The origins of `allowed_origins`; empty where none is given."""
         return _listed(self.allowed_origins)
+
+    @property
+    def media_domains(self) -> tuple[str, ...]:
+        """The entries of `allowed_media_domains`; empty where nothing is fetched."""
+        return _listed(self.allowed_media_domains)
 
     @property
     def max_body_bytes(self) -> int:

@@ -18,6 +18,11 @@ class PictureError(ValueError):
     """A picture that cannot be taken; the message says why, and what can be."""
 
 
+def is_fetched(url: str) -> bool:
+    """Whether a URL is an address of a server."""
+    return url[:8].lower().startswith(("http://", "https://"))
+
+
 def data_of(url: str) -> str:
     """The base64 of a ``data:`` URL of a picture.
 
@@ -51,5 +56,8 @@ def url_of_file(path: Path) -> str:
 def _kind_of(url: str) -> str:
     scheme, colon, _ = url[:32].partition(":")
     if scheme.lower() in ("http", "https"):
-        return f"an address of {scheme.lower()}, and nothing is fetched by this server"
+        return (
+            f"an address of {scheme.lower()}, and nothing is fetched by this server (--allowed-media-domains names "
+            "servers from which it may)"
+        )
     return f"a URL of {scheme[:16]!r}" if colon else "no URL"

@@ -9,6 +9,8 @@ from atom_core.limited_process import Limits
 
 # Decoders at once, each of which may hold all pixels of a picture several times.
 NUM_PROCESSES = min(4, os.cpu_count() or 1)
+# Files that are fetched at once, or wait for a decoder.
+NUM_FETCHED = 8
 # 64 megapixels of the slowest format take some seconds.
 _CPU_SECONDS = 15.0
 _CLOCK_SECONDS = 60.0

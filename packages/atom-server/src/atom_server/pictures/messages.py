@@ -12,12 +12,13 @@ class Question(msgspec.Struct, frozen=True):
     """A picture to decode.
 
     Attributes:
-        base64: its file.
+        file: its file, in base64 where `is_base64`.
         num_bytes, num_pixels: the most that the file and the picture may have.
         spec: what the model takes.
     """
 
-    base64: bytes
+    file: bytes
+    is_base64: bool
     num_bytes: int
     num_pixels: int
     spec: VisionSpec

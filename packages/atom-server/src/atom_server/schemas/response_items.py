@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from atom_server.schemas.fields.content import Content, Part, content_of, image_of_response, text_part
+from atom_server.schemas.fields.content import AN_ADDRESS, Content, Part, content_of, image_of_response, text_part
 from atom_server.schemas.fields.strict_model import OpenModel
 
 _TextType = Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
@@ -43,7 +43,7 @@ class ImagePart(BaseModel):
     """A picture, where the model sees."""
 
     type: Literal["input_image"]
-    image_url: str = Field(description="A data: URL with the picture in base64. Nothing is fetched.")
+    image_url: str = Field(description=f"A data: URL with the picture in base64, or {AN_ADDRESS}.")
     detail: str | None = Field(None, description="Ignored: a picture is brought to the size that the model takes.")
 
 

@@ -9,12 +9,13 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 Part = dict[str, Any]
 Read = Callable[[Part], Part]
+AN_ADDRESS = "its address at a server of --allowed-media-domains"
 
 
 class ImageURL(BaseModel):
     """Where a picture is."""
 
-    url: str = Field(description="A data: URL with the picture in base64. Nothing is fetched.")
+    url: str = Field(description=f"A data: URL with the picture in base64, or {AN_ADDRESS}.")
     detail: str | None = Field(None, description="Ignored: a picture is brought to the size that the model takes.")
 
 
@@ -24,7 +25,7 @@ class ImageSource(BaseModel):
     type: Literal["base64", "url"]
     media_type: str | None = None
     data: str | None = Field(None, description="The picture in base64.")
-    url: str | None = Field(None, description="A data: URL. Nothing is fetched.")
+    url: str | None = Field(None, description=f"A data: URL, or {AN_ADDRESS}.")
 
 
 class TextPart(BaseModel):
