@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.vision.spec import PictureDefaults
+from atom_models.vision.videos import QWEN2, QWEN3
 
 if TYPE_CHECKING:
     from torch import nn
@@ -113,8 +114,8 @@ _DEEPSEEK_V3_EXPERTS = (MIXTURE_OF_EXPERTS, GROUPED_ROUTING, CORRECTION_BIAS, SH
 _HALVES = (0.5, 0.5, 0.5)
 # https://github.com/openai/CLIP
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_QWEN3_PICTURES = PictureDefaults(65_536, 16_777_216, _HALVES, _HALVES)
-_QWEN2_PICTURES = PictureDefaults(3_136, 12_845_056, _CLIP_MEAN, _CLIP_STD)
+_QWEN3_PICTURES = PictureDefaults(65_536, 16_777_216, _HALVES, _HALVES, video=QWEN3)
+_QWEN2_PICTURES = PictureDefaults(3_136, 12_845_056, _CLIP_MEAN, _CLIP_STD, video=QWEN2)
 
 _BERTS = "BERT; bge, e5, gte, MiniLM"
 _ROBERTAS = "RoBERTa; all-roberta, e5"

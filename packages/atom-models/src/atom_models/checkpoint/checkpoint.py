@@ -33,6 +33,8 @@ class Checkpoint:
         gguf: the header of a GGUF file, with the tokenizer in its metadata.
         preprocessor_config: `preprocessor_config.json`, or that part of `processor_config.json`: how pictures are
             prepared; may be empty.
+        video_preprocessor_config: `video_preprocessor_config.json`, or its part of `processor_config.json`: the same of
+            videos; may be empty.
     """
 
     path: Path
@@ -41,6 +43,7 @@ class Checkpoint:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     gguf: GGUFFile | None = None
     preprocessor_config: Mapping[str, Any] = field(default_factory=dict)
+    video_preprocessor_config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text_config(self) -> Mapping[str, Any]:
@@ -139,15 +142,19 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if config.get("quantization_config") is None and (beside := quantization_beside(path, _read_json)) is not None:
         config["quantization_config"] = beside
     generation = _read_if_there(path / "generation_config.json")
-    return Checkpoint(path, "safetensors", config, generation, preprocessor_config=_preprocessor_config(path))
+    pictures = _preprocessor_config(path, "preprocessor_config.json", "image_processor")
+    videos = _preprocessor_config(path, "video_preprocessor_config.json", "video_processor")
+    return Checkpoint(
+        path, "safetensors", config, generation, preprocessor_config=pictures, video_preprocessor_config=videos
+    )
 
 
-def _preprocessor_config(folder: Path) -> dict[str, Any]:
-    """How pictures are prepared; recent releases of transformers save it beside what is done with other modalities."""
-    own, shared = folder / "preprocessor_config.json", folder / "processor_config.json"
-    found = _read_json(own) if own.is_file() else _read_if_there(shared).get("image_processor", {})
+def _preprocessor_config(folder: Path, name: str, part: str) -> dict[str, Any]:
+    """How pictures or videos are prepared; recent releases of transformers save it beside other modalities' parts."""
+    own, shared = folder / name, folder / "processor_config.json"
+    found = _read_json(own) if own.is_file() else _read_if_there(shared).get(part, {})
     if not isinstance(found, dict):
-        raise CheckpointError(f"{shared}: image_processor is {found!r}, not an object")
+        raise CheckpointError(f"{shared}: {part} is {found!r}, not an object")
     return found
 
 

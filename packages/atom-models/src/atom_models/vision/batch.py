@@ -31,20 +31,23 @@ class PictureBatch:
 
     @classmethod
     def of(cls, pictures: Sequence[torch.Tensor], spec: VisionSpec, device: torch.device) -> PictureBatch:
-        """The batch of pictures ``[height, width, 3]``.
+        """The batch of pictures ``[height, width, 3]``, or of a video ``[frames, height, width, 3]``.
 
         Raises:
-            ValueError: one has sides that are not multiples of the unit.
+            ValueError: one has sides that are not multiples of the unit, or another number of frames than a patch.
         """
         for picture in pictures:
-            height, width, colors = picture.shape
+            *frames, height, width, colors = picture.shape
+            if frames and (spec.video is None or frames != [spec.video.patch_frames]):
+                most = "none" if spec.video is None else spec.video.patch_frames
+                raise ValueError(f"a picture of a video is {list(picture.shape)}; the model sees {most} frames at once")
             if height % spec.unit or width % spec.unit or colors != 3 or picture.dtype is not torch.uint8:
                 raise ValueError(
                     f"a picture is {picture.dtype} {list(picture.shape)}; it must be uint8 [height, width, 3], both "
                     f"sides multiples of {spec.unit}: resize it to VisionSpec.fitted(height, width)"
                 )
         size = spec.patch_size
-        grids = tuple((picture.shape[0] // size, picture.shape[1] // size) for picture in pictures)
+        grids = tuple((picture.shape[-3] // size, picture.shape[-2] // size) for picture in pictures)
         return cls(grids, spec.merge_size, device)
 
     @property

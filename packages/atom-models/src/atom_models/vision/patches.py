@@ -27,7 +27,8 @@ def cut(picture: torch.Tensor, spec: VisionSpec) -> torch.Tensor:
 
 
 class PatchEmbedding(WeightedLayer):
-    """``forward(pictures) -> [patches of all, hidden_size]``; the pictures are uint8 ``[height, width, 3]``.
+    """``forward(pictures) -> [patches of all, hidden_size]``; the pictures are uint8 ``[height, width, 3]``, or of a
+    video ``[frames, height, width, 3]``.
 
     Checkpoints have a convolution over frames of a video whose strides are its kernel's sizes: that is a product over
     patches. A picture is a video that stands still, so its patches are repeated for each frame.
@@ -42,7 +43,7 @@ class PatchEmbedding(WeightedLayer):
     ) -> None:
         super().__init__(context)
         self._spec, self._num_frames = spec, num_frames
-        mean, std = (torch.tensor(each).view(_COLORS, 1) for each in (spec.mean, spec.std))
+        mean, std = (torch.tensor(each).view(_COLORS, 1, 1) for each in (spec.mean, spec.std))
         self._mean, self._std = mean.to(context.device), std.to(context.device)
         shape = (hidden_size, _COLORS, num_frames, spec.patch_size, spec.patch_size)
         self.expect(f"{prefix}.weight", shape)
@@ -57,9 +58,15 @@ class PatchEmbedding(WeightedLayer):
 
     def prepared(self, pictures: Sequence[torch.Tensor]) -> torch.Tensor:
         """float32 ``[patches of all, 3, frames, patch_size ** 2]``: what processors call pixel values."""
-        patches = torch.cat([cut(picture, self._spec) for picture in pictures])
+        num_frames = self._num_frames if any(picture.dim() == 4 for picture in pictures) else 1
+        patches = torch.cat([self._cut(picture, num_frames) for picture in pictures])
         normed = patches.float().mul_(1 / 255).sub_(self._mean).div_(self._std)
-        return normed.unsqueeze(2).expand(-1, -1, self._num_frames, -1)
+        return normed.expand(-1, -1, self._num_frames, -1)
+
+    def _cut(self, picture: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """``[patches, 3, num_frames, patch_size ** 2]``."""
+        frames = picture if picture.dim() == 4 else picture.unsqueeze(0)
+        return torch.stack([cut(frame, self._spec) for frame in frames], dim=2).expand(-1, -1, num_frames, -1)
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         matrix = {"weight": weights["weight"].flatten(1)}

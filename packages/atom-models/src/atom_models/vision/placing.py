@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -13,13 +14,21 @@ from atom_models.vision.seen import SeenRows
 from atom_models.vision.sees import Sees
 
 
+class LatePicture(NamedTuple):
+    """A picture uint8 ``[frames, height, width, 3]`` that goes on the video before it, see `VideoSpec.lags`."""
+
+    frames: torch.Tensor
+    lag: int
+
+
 def place_pictures(
-    model: nn.Module, prompts: Sequence[Sequence[int]], pictures: Sequence[Sequence[torch.Tensor]]
+    model: nn.Module, prompts: Sequence[Sequence[int]], pictures: Sequence[Sequence[torch.Tensor | LatePicture]]
 ) -> list[SequenceStep]:
     """The whole of each prompt as a step, without blocks, with its pictures in the place of its image tokens.
 
     Args:
-        pictures: those of each prompt, uint8 ``[height, width, 3]``; all are encoded as one batch.
+        pictures: those of each prompt, uint8 ``[height, width, 3]``, and of videos ``[frames, height, width, 3]``; all
+            are encoded as one batch.
 
     Raises:
         ValueError: the model takes no pictures; one has a wrong shape; a prompt has another number of image tokens.
@@ -28,10 +37,11 @@ def place_pictures(
         raise ValueError("the model takes no pictures: leave images out")
     if len(pictures) != len(prompts):
         raise ValueError(f"there are {len(prompts)} sequences, and images of {len(pictures)}")
-    spec, encoded = model.vision_spec, iter(model.vision.encode([one for each in pictures for one in each]))
+    spec, shown = model.vision_spec, [[_frames(one) for one in own] for own in pictures]
+    encoded = iter(model.vision.encode([one for each in shown for one in each]))
     steps = []
     for token_ids, own in zip(prompts, pictures, strict=True):
-        sizes = [(one.shape[0], one.shape[1]) for one in own]
+        sizes = [(one.shape[-3], one.shape[-2]) for one in map(_frames, own)]
         tokens, firsts = widened(token_ids, sizes, spec)
         features = [next(encoded) for _ in own]
         positions = seen = None
@@ -39,7 +49,12 @@ def place_pictures(
             rows = [torch.arange(first, first + len(one)) for first, one in zip(firsts, features, strict=True)]
             seen = SeenRows(torch.cat(rows).to(features[0].device), torch.cat(features))
         if own and spec.has_threefold_positions:
-            placed = [(first, *size) for first, size in zip(firsts, sizes, strict=True)]
+            lags = [one.lag if isinstance(one, LatePicture) else None for one in own]
+            placed = [(first, *size, lag) for first, size, lag in zip(firsts, sizes, lags, strict=True)]
             positions = torch.from_numpy(threefold_positions(tokens, placed, spec)[0])
         steps.append(SequenceStep(tokens, 0, (), positions=positions, seen=seen))
     return steps
+
+
+def _frames(picture: torch.Tensor | LatePicture) -> torch.Tensor:
+    return picture.frames if isinstance(picture, LatePicture) else picture

@@ -14,28 +14,39 @@ from atom_models.vision.spec import VisionSpec
 
 
 def threefold_positions(
-    token_ids: Sequence[int], pictures: Sequence[tuple[int, int, int]], spec: VisionSpec
+    token_ids: Sequence[int],
+    pictures: Sequence[tuple[int, int, int] | tuple[int, int, int, int | None]],
+    spec: VisionSpec,
 ) -> tuple[NDArray[np.int64], int]:
     """Positions of a prompt's tokens: one in time, height and width each, and equal ones where there is text.
 
-    A picture's tokens have one time; text goes on behind the largest position before it.
+    A picture's tokens have one time; text goes on behind the largest position before it. Pictures of a video that has
+    no texts between them begin at one position, each so many steps in time behind the first.
 
     Args:
         token_ids: the prompt, with a token for each embedding of its pictures.
-        pictures: (first token, height, width in pixels) of each, in the order of the prompt.
+        pictures: (first token, height, width in pixels) of each, in the order of the prompt; and its steps in time
+            behind the first picture of its video, where it goes on one (`VideoSpec.lags`).
 
     Returns:
         int64 ``[3, tokens]``, and the delta: a token behind the prompt, at index i, has three times position i + delta.
+
+    Raises:
+        ValueError: a picture goes on a video that does not end where it begins.
     """
     positions = np.empty((3, len(token_ids)), dtype=np.int64)
-    place = position = 0
-    for first, height, width in pictures:
-        position = _number_text(positions[:, place:first], position)
+    place = position = start = 0
+    for first, height, width, *rest in pictures:
+        lag = rest[0] if rest else None
+        if lag is None:
+            start = position = _number_text(positions[:, place:first], position)
+        elif first != place:
+            raise ValueError(f"the picture at token {first} goes on a video, and does not follow its picture before")
         rows, columns = height // spec.unit, width // spec.unit
         place = first + rows * columns
-        positions[0, first:place] = position
-        positions[1:, first:place] = position + np.indices((rows, columns)).reshape(2, -1)
-        position += max(rows, columns)
+        positions[0, first:place] = start + (lag or 0)
+        positions[1:, first:place] = start + np.indices((rows, columns)).reshape(2, -1)
+        position = max(position, start + max(rows, columns, 1 + (lag or 0)))
     position = _number_text(positions[:, place:], position)
     return positions, position - len(token_ids)
 
@@ -50,6 +61,8 @@ def widened(
 ) -> tuple[list[int], list[int]]:
     """A prompt with as many image tokens for each picture as it has embeddings, in the place of one.
 
+    Pictures of a video stand in the places of its own token: one for each of these pictures.
+
     Args:
         sizes: (height, width in pixels) of each picture, in the order of the prompt.
 
@@ -59,18 +72,19 @@ def widened(
     Raises:
         ValueError: there is another number of image tokens than of pictures.
     """
-    count = sum(token == spec.image_token_id for token in token_ids)
+    placeholders = spec.placeholders
+    count = sum(token in placeholders for token in token_ids)
     if count != len(sizes):
         raise ValueError(
-            f"the prompt has {count} image tokens ({spec.image_token_id}), and there are {len(sizes)} pictures: each "
-            "picture stands in the place of one"
+            f"the prompt has {count} image tokens ({', '.join(map(str, placeholders))}), and there are {len(sizes)} "
+            "pictures: each picture stands in the place of one"
         )
     tokens: list[int] = []
     firsts: list[int] = []
     left = iter(sizes)
     for token in token_ids:
         repeats = 1
-        if token == spec.image_token_id:
+        if token in placeholders:
             firsts.append(len(tokens))
             repeats = spec.num_tokens(*next(left))
         tokens += [token] * repeats

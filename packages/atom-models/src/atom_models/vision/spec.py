@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from atom_models.vision.videos import VideoDefaults, VideoSpec
+
 
 @dataclass(frozen=True)
 class PictureDefaults:
@@ -14,6 +16,7 @@ class PictureDefaults:
     max_pixels: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    video: VideoDefaults | None = None
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class VisionSpec:
         min_pixels, max_pixels: a picture is made larger or smaller until it has so many.
         mean, std: what is taken off pixels between 0 and 1, and what they are divided by: red, green and blue.
         has_threefold_positions: tokens have a position in time, height and width each.
+        video: which videos are seen; None where none are.
     """
 
     image_token_id: int
@@ -40,11 +44,17 @@ class VisionSpec:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     has_threefold_positions: bool = True
+    video: VideoSpec | None = None
 
     @property
     def unit(self) -> int:
         """Pixels on each side of the square of one token."""
         return self.patch_size * self.merge_size
+
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        """The tokens in whose place embeddings stand: of pictures, and of videos."""
+        return (self.image_token_id,) if self.video is None else (self.image_token_id, self.video.token_id)
 
     def fitted(self, height: int, width: int) -> tuple[int, int]:
         """The height and width to which a picture is brought: multiples of `unit`, about as wide as high as before.
