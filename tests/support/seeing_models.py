@@ -12,7 +12,7 @@ import torch
 from atom_core.messages import Image
 from tiny_models import write_tokenizer
 
-IMAGE, START, END = 503, 501, 502
+IMAGE, START, END, VIDEO = 503, 501, 502, 504
 UNIT = 8
 _TEXT: dict[str, Any] = {
     "vocab_size": 512,
@@ -58,6 +58,7 @@ def make_seeing(folder: str | Path) -> Path:
         text_config=_TEXT,
         vision_config=_VISION,
         image_token_id=IMAGE,
+        video_token_id=VIDEO,
         vision_start_token_id=START,
         vision_end_token_id=END,
     )
@@ -68,6 +69,8 @@ def make_seeing(folder: str | Path) -> Path:
     _write_tokenizer(folder)
     size = {"shortest_edge": UNIT * UNIT, "longest_edge": 64 * 64}
     (folder / "preprocessor_config.json").write_text(json.dumps({"size": size, "patch_size": 4, "merge_size": 2}))
+    frames = {"size": {"shortest_edge": 128, "longest_edge": 16_384}, "fps": 2, "min_frames": 2, "max_frames": 16}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(frames))
     return folder
 
 
@@ -76,7 +79,7 @@ def _write_tokenizer(folder: Path) -> None:
     write_tokenizer(folder, START)
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
-    marks = {START: "<|vision_start|>", END: "<|vision_end|>", IMAGE: "<|image_pad|>"}
+    marks = {START: "<|vision_start|>", END: "<|vision_end|>", IMAGE: "<|image_pad|>", VIDEO: "<|video_pad|>"}
     like = tokenizer["added_tokens"][-1]
     tokenizer["added_tokens"] += [like | {"id": number, "content": text} for number, text in marks.items()]
     path.write_text(json.dumps(tokenizer))

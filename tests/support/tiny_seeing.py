@@ -9,11 +9,13 @@ from tiny_models import add_special_tokens, write_tokenizer
 
 _VOCABULARY = 512
 # From `seeing_models.START` on, and all behind them, which mean nothing.
-_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", *(f"<|unused_{number}|>" for number in range(8)))
+_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_UNUSED = tuple(f"<|unused_{number}|>" for number in range(7))
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
-    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -23,6 +25,6 @@ def make_tiny_seeing(folder: Path) -> Path:
     """Writes a checkpoint of Qwen3-VL for pictures of 1 to 64 tokens of 8 x 8 pixels, and returns its folder."""
     make_seeing(folder)
     write_tokenizer(folder, _VOCABULARY)
-    add_special_tokens(folder, _MARKS)
+    add_special_tokens(folder, (*_MARKS, *_UNUSED))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder

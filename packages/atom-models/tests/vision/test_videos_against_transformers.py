@@ -18,6 +18,7 @@ from atom_models import LoadedModel, load_model
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.vision.placing import LatePicture, place_pictures
 from tiny_pictures import IMAGE, SPEC, picture
+from tiny_videos import paired, patches
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
@@ -66,12 +67,6 @@ def tiny(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path], tmp
     return Tiny(ours, theirs, [their_logits(theirs, ours.model, *prompt) for prompt in PROMPTS])
 
 
-def paired(frames: torch.Tensor) -> torch.Tensor:
-    """``[pictures, 2, height, width, 3]``: the last frame stands twice where one is missing."""
-    whole = torch.cat([frames, frames[-1:]]) if len(frames) % 2 else frames
-    return whole.unflatten(0, (-1, 2))
-
-
 def given(model: Any, parts: list[int | Clip], pictures: list[torch.Tensor]) -> tuple[list[int], list[Any]]:
     """A prompt as it is given to ours: a placeholder for each picture, and for each two frames of a video."""
     video, left, tokens, shown = model.vision_spec.video, iter(pictures), [], []
@@ -90,20 +85,6 @@ def given(model: Any, parts: list[int | Clip], pictures: list[torch.Tensor]) -> 
             if part == SPEC.image_token_id:
                 shown.append(next(left))
     return tokens, shown
-
-
-def patches(model: Any, pictures: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """What processors make of ``[frames, height, width, 3]``: patches of two frames, square by square, and grids."""
-    spec, found, grids = model.vision_spec, [], []
-    for frames in pictures:
-        pairs = paired(frames).permute(0, 1, 4, 2, 3).float() / 255
-        mean, std = (torch.tensor(each).view(3, 1, 1) for each in (spec.mean, spec.std))
-        count, _, _, height, width = pairs.shape
-        size, rows, columns = spec.patch_size, height // spec.unit, width // spec.unit
-        cut = ((pairs - mean) / std).view(count, 2, 3, rows, 2, size, columns, 2, size)
-        found.append(cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 6 * size**2))
-        grids.append([count, height // size, width // size])
-    return torch.cat(found), torch.tensor(grids)
 
 
 def positions_of_the_paper(theirs: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -128,17 +109,17 @@ def positions_of_the_paper(theirs: Any, inputs: dict[str, Any]) -> torch.Tensor:
 
 @torch.inference_mode()
 def their_logits(theirs: Any, model: Any, parts: list[int | Clip], pictures: list[torch.Tensor]) -> torch.Tensor:
-    tokens, shown = given(model, parts, pictures)
+    spec, (tokens, shown) = model.vision_spec, given(model, parts, pictures)
     [step] = place_pictures(model, [tokens], [shown])  # its tokens alone
     ids = torch.tensor([step.token_ids])
     kinds = (ids == SPEC.image_token_id).int() + 2 * (ids == VIDEO).int()
     clips = [part for part in parts if isinstance(part, Clip)]
     inputs: dict[str, Any] = {"mm_token_type_ids": kinds}
     if pictures:
-        inputs["pixel_values"], inputs["image_grid_thw"] = patches(model, [one[None] for one in pictures])
+        inputs["pixel_values"], inputs["image_grid_thw"] = patches(spec, [one[None] for one in pictures])
     if clips:
-        inputs["pixel_values_videos"], inputs["video_grid_thw"] = patches(model, [one.frames for one in clips])
-        if not model.vision_spec.video.has_timestamps:
+        inputs["pixel_values_videos"], inputs["video_grid_thw"] = patches(spec, [one.frames for one in clips])
+        if not spec.video.has_timestamps:
             inputs["second_per_grid_ts"] = torch.tensor([2 / one.fps for one in clips])
             inputs["position_ids"] = positions_of_the_paper(theirs, inputs)
     return theirs(input_ids=ids, **(inputs if shown else {})).logits[0]

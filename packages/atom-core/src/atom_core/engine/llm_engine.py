@@ -98,8 +98,10 @@ class LLMEngine:
 
         Args:
             prompts: texts or lists of token ids, or ``{"prompt": text}`` or ``{"prompt_token_ids": token ids}`` with
-                ``"images"``: arrays uint8 ``[height, width, 3]``, pictures of Pillow, or `Image` objects. The prompt
-                has one image token for each, as chat templates write it.
+                ``"images"``: arrays uint8 ``[height, width, 3]``, pictures of Pillow, or `Image` objects; and
+                ``"videos"``: arrays uint8 ``[frames, height, width, 3]``, lists of pictures, or `Video` objects. A text
+                has one image or video token for each, as chat templates write it; token ids have a video token for
+                each picture of a video (`Video.images`).
             sampling_params: one for all, or one for each.
             use_tqdm: show a progress bar.
             adapter: the name of the loaded adapter that computes them, one for all or one for each; None is the model
@@ -326,7 +328,7 @@ class LLMEngine:
         if len(adapters) != len(prompts):
             raise InvalidRequestError(f"there are {len(adapters)} adapters for {len(prompts)} prompts", "adapter")
         adapter_ids = [self._adapters.id_of(name) for name in adapters]
-        given = [GivenPrompt.of(prompt, self.info.images) for prompt in prompts]
+        given = [GivenPrompt.of(prompt, self.info.images, self.tokenizer) for prompt in prompts]
         rows = zip(given, _one_for_each(params, len(prompts)), adapter_ids, strict=True)
         submissions = []
         # What prompts in a row share is checked once.

@@ -1,7 +1,7 @@
 """The arrows of the data flow: frozen structs that cross parts and processes. Torch-free."""
 
 from atom_core.messages.adapters import NamedAdapter
-from atom_core.messages.images import Image, PlacedImage, images_within
+from atom_core.messages.images import Image, PlacedImage, Video, images_within
 from atom_core.messages.kv_transfer import KVTransferParams
 from atom_core.messages.outputs import (
     STEP_SIZES,
@@ -80,5 +80,6 @@ __all__ = [
     "Transfer",
     "TransferKind",
     "TransferResult",
+    "Video",
     "images_within",
 ]

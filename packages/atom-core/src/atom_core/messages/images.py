@@ -14,14 +14,19 @@ class Image(msgspec.Struct, frozen=True):
 
     Attributes:
         height, width: in pixels.
-        pixels: red, green and blue of each pixel, 0 to 255, row by row: ``3 * height * width`` bytes.
-        digest: a hash of the size and the pixels; equal pictures have equal ones.
+        pixels: red, green and blue of each pixel, 0 to 255, row by row: ``3 * height * width`` bytes of each frame.
+        digest: a hash of all else that is said here; equal pictures have equal ones.
+        num_frames: frames of a video that are seen at once; 1 of a picture that stands still.
+        lag: how far it stands behind the first picture of its video in time, where it goes on one without a text
+            between (`VideoSpec.lags`).
     """
 
     height: int
     width: int
     pixels: bytes
     digest: bytes
+    num_frames: int = 1
+    lag: int | None = None
 
     @classmethod
     def of(cls, height: int, width: int, pixels: bytes) -> Image:
@@ -34,6 +39,25 @@ class Image(msgspec.Struct, frozen=True):
             raise ValueError(f"{width} x {height} pixels have {3 * height * width} bytes, not {len(pixels)}")
         digest = hashlib.sha256(f"{height} {width} ".encode() + pixels).digest()
         return cls(height, width, pixels, digest)
+
+    @classmethod
+    def of_video(cls, height: int, width: int, frames: Sequence[bytes], lag: int | None) -> Image:
+        """So many frames of a video, of `pixels` as above each, with their digest."""
+        about = f"{height} {width} {len(frames)} {lag} "
+        pixels = b"".join(frames)
+        return cls(height, width, pixels, hashlib.sha256(about.encode() + pixels).digest(), len(frames), lag)
+
+
+class Video(msgspec.Struct, frozen=True):
+    """The frames of a video that are seen.
+
+    Attributes:
+        images: pictures of some frames each, in order.
+        seconds: when each was.
+    """
+
+    images: tuple[Image, ...]
+    seconds: tuple[float, ...]
 
 
 class PlacedImage(msgspec.Struct, frozen=True):

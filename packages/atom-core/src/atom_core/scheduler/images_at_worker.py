@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from atom_core.messages import Image, PlacedImage
+from atom_core.messages import PlacedImage
 
 
 class ImagesAtWorker:
@@ -36,5 +36,4 @@ class ImagesAtWorker:
 
 def without_pixels(placed: PlacedImage) -> PlacedImage:
     """Its size, its digest and its place alone."""
-    image = placed.image
-    return msgspec.structs.replace(placed, image=Image(image.height, image.width, b"", image.digest))
+    return msgspec.structs.replace(placed, image=msgspec.structs.replace(placed.image, pixels=b""))

@@ -60,7 +60,7 @@ def _check(processor: Mapping[str, Any], of_pictures: Mapping[str, Any]) -> None
         own, other = processor.get(name), of_pictures.get(name)
         if None not in (own, other) and own != other:
             raise CheckpointError(
-                f"{_FILE}: {name} is {own!r}, and that of pictures {other!r}: both must be equal, as one tower sees both"
+                f"{_FILE}: {name} is {own!r}, and that of pictures {other!r}: both must be equal: one tower sees both"
             )
 
 

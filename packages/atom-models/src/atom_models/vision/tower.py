@@ -76,8 +76,8 @@ class VisionTower(nn.Module):
         """Features ``[tokens, width]`` of each picture, a row of tokens after the other; all run as one batch.
 
         Args:
-            pictures: uint8 ``[height, width, 3]``, or of a video ``[frames, height, width, 3]``, on any device, of sizes
-                that `VisionSpec.fitted` gives.
+            pictures: uint8 ``[height, width, 3]``, or of a video ``[frames, height, width, 3]``, on any device, of
+                sizes that `VisionSpec.fitted` gives.
 
         Raises:
             ValueError: one has another shape or dtype.

@@ -27,6 +27,27 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
     """
     if isinstance(picture, Image):
         return picture
+    picture = as_pillow(picture)
+    try:
+        height, width = spec.fitted(picture.height, picture.width)
+    except ValueError as error:
+        raise InvalidRequestError(str(error), NAME) from None
+    return Image.of(height, width, resized(picture, height, width))
+
+
+def resized(picture: Any, height: int, width: int) -> bytes:
+    """Red, green and blue of a picture of Pillow, resized bicubically."""
+    pillow = _pillow()
+    return _as_rgb(picture, pillow).resize((width, height), pillow.Resampling.BICUBIC).tobytes()
+
+
+def as_pillow(picture: Any) -> Any:
+    """An array uint8 ``[height, width, 3]`` as a picture of Pillow, which is left as it is.
+
+    Raises:
+        InvalidRequestError: it is something else.
+        ImportError: there is no Pillow.
+    """
     pillow = _pillow()
     if isinstance(picture, np.ndarray):
         picture = pillow.fromarray(_checked(picture))
@@ -36,12 +57,7 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
             "picture of Pillow",
             NAME,
         )
-    try:
-        height, width = spec.fitted(picture.height, picture.width)
-    except ValueError as error:
-        raise InvalidRequestError(str(error), NAME) from None
-    fitted = _as_rgb(picture, pillow).resize((width, height), pillow.Resampling.BICUBIC)
-    return Image.of(height, width, fitted.tobytes())
+    return picture
 
 
 def _checked(array: np.ndarray) -> np.ndarray:

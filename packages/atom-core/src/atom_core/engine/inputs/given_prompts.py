@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_core.engine.inputs.fitted_images import as_image
+from atom_core.engine.inputs.fitted_videos import NAME as VIDEOS
+from atom_core.engine.inputs.fitted_videos import as_video
 from atom_core.engine.inputs.placed_images import NAME
+from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image
+from atom_core.tokenization import Tokenizer
 from atom_models.vision.spec import VisionSpec
 
 GivenText = str | Sequence[int]
 Given = GivenText | Mapping[str, Any]
-"""Text, token ids, or a mapping of ``prompt`` (text) or ``prompt_token_ids``, and ``images``: see `as_image`."""
+"""Text, token ids, or a mapping of ``prompt`` (text) or ``prompt_token_ids``, ``images`` and ``videos``: see `as_image`
+and `as_video`."""
 
 _TEXTS = ("prompt", "prompt_token_ids")
 
@@ -27,11 +32,12 @@ class GivenPrompt:
     images: Sequence[Image] = ()
 
     @classmethod
-    def of(cls, given: Given, spec: VisionSpec | None) -> GivenPrompt:
+    def of(cls, given: Given, spec: VisionSpec | None, tokenizer: Tokenizer | None = None) -> GivenPrompt:
         """What was given.
 
         Args:
             spec: which pictures the model sees.
+            tokenizer: knows the texts around videos.
 
         Raises:
             InvalidRequestError: a mapping has other keys, or a picture is none; the model sees none.
@@ -39,15 +45,23 @@ class GivenPrompt:
         if not isinstance(given, Mapping):
             return cls(given)
         texts = [name for name in _TEXTS if name in given]
-        if len(texts) != 1 or not given.keys() <= {*_TEXTS, NAME}:
+        if len(texts) != 1 or not given.keys() <= {*_TEXTS, NAME, VIDEOS}:
             raise InvalidRequestError(
                 f"a prompt has the keys {', '.join(map(repr, given))}; it must have 'prompt' or 'prompt_token_ids', "
-                f"and may have '{NAME}'",
+                f"and may have '{NAME}' and '{VIDEOS}'",
                 "prompt",
             )
-        pictures = given.get(NAME) or ()
-        if pictures and spec is None:
-            raise InvalidRequestError(
-                f"a prompt has {len(pictures)} pictures, and this model reads text alone: leave them out", NAME
-            )
-        return cls(given[texts[0]], [as_image(picture, spec) for picture in pictures] if spec is not None else ())
+        text, pictures, moving = given[texts[0]], given.get(NAME) or (), given.get(VIDEOS) or ()
+        if spec is None:
+            if pictures or moving:
+                raise InvalidRequestError(
+                    f"a prompt has {len(pictures) + len(moving)} pictures, and this model reads text alone: leave them "
+                    "out",
+                    NAME,
+                )
+            return cls(text)
+        videos = [as_video(video, spec) for video in moving]
+        if videos and isinstance(text, str):
+            text = with_places(text, videos, spec, VideoMarks.of(spec, tokenizer))
+        images = [as_image(picture, spec) for picture in pictures]
+        return cls(text, [*images, *(image for video in videos for image in video.images)])

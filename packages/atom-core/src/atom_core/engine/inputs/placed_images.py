@@ -11,6 +11,10 @@ from atom_models.vision.positions import widened
 from atom_models.vision.spec import VisionSpec
 
 MAX_IMAGES = 256
+# Pictures of videos, which have some frames each.
+MAX_OF_VIDEOS = 1024
+# In steps of time; what a video of days has.
+MAX_LAG = 1 << 20
 NAME = "images"
 
 
@@ -26,6 +30,7 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
     """Widen the image tokens of a prompt, which has one for each of its pictures.
 
     Args:
+        images: pictures, and pictures of videos (`Video.images`), each in the order of their own tokens.
         spec: what the model sees; None where it takes text alone, in which no token means a picture.
 
     Raises:
@@ -40,27 +45,65 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
                 NAME,
             )
         return PlacedPrompt(list(token_ids))
-    if not images and spec.image_token_id not in token_ids:
+    if not images and not any(token in token_ids for token in spec.placeholders):
         return PlacedPrompt(list(token_ids))
-    if len(images) > MAX_IMAGES:
-        raise InvalidRequestError(f"the prompt has {len(images)} pictures; send at most {MAX_IMAGES}", NAME)
     for number, image in enumerate(images):
         _check_image(image, number, spec)
+    images = _in_order(token_ids, images, spec)
     try:
         tokens, firsts = widened(token_ids, [(image.height, image.width) for image in images], spec)
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None
-    if images and token_ids[-1] == spec.image_token_id:
+    if images and token_ids[-1] in spec.placeholders:
         raise InvalidRequestError(
             "the prompt ends with a picture; at least one token must follow it, such as the one that ends a picture "
             f"({spec.end_token_id})",
             NAME,
         )
-    placed = (
+    placed = tuple(
         PlacedImage(image, first, spec.num_tokens(image.height, image.width))
         for image, first in zip(images, firsts, strict=True)
     )
-    return PlacedPrompt(tokens, tuple(placed))
+    _check_lags(placed)
+    return PlacedPrompt(tokens, placed)
+
+
+def _in_order(token_ids: Sequence[int], images: Sequence[Image], spec: VisionSpec) -> list[Image]:
+    """The pictures in the order in which their tokens stand; those too many are last."""
+    still = [image for image in images if image.num_frames == 1]
+    moving = [image for image in images if image.num_frames > 1]
+    if len(still) > MAX_IMAGES:
+        raise InvalidRequestError(f"the prompt has {len(still)} pictures; send at most {MAX_IMAGES}", NAME)
+    if spec.video is None:
+        return still
+    count = token_ids.count(spec.video.token_id)
+    if count != len(moving):
+        raise InvalidRequestError(
+            f"the prompt has {count} video tokens ({spec.video.token_id}), and its videos have {len(moving)} pictures of "
+            f"{spec.video.patch_frames} frames: each stands in the place of one",
+            NAME,
+        )
+    if len(moving) > MAX_OF_VIDEOS:
+        most = MAX_OF_VIDEOS * spec.video.patch_frames
+        raise InvalidRequestError(f"the prompt's videos have more than {most} frames, which are seen at most", NAME)
+    left, of_videos = iter(still), iter(moving)
+    places = (token for token in token_ids if token in spec.placeholders)
+    found = [next(of_videos if token == spec.video.token_id else left, None) for token in places]
+    return [image for image in found if image is not None] + list(left)
+
+
+def _check_lags(placed: Sequence[PlacedImage]) -> None:
+    """Raise InvalidRequestError where a picture goes on a video that does not end where it begins."""
+    for index, one in enumerate(placed):
+        if one.image.lag is None:
+            continue
+        before = placed[index - 1] if index else None
+        if before is None or before.end != one.first_token or before.image.num_frames == 1:
+            raise InvalidRequestError(
+                f"a picture at token {one.first_token} goes on a video, and no picture of it ends there: leave nothing "
+                "between the tokens of a video",
+                NAME,
+            )
 
 
 def _check_image(image: Image, number: int, spec: VisionSpec) -> None:
@@ -71,10 +114,25 @@ def _check_image(image: Image, number: int, spec: VisionSpec) -> None:
     what = f"{NAME}[{number}] has {width} x {height} pixels"
     if height < 1 or width < 1 or height % spec.unit or width % spec.unit:
         raise InvalidRequestError(f"{what}; both sides must be multiples of {spec.unit}: {_HOW}", NAME)
-    if not spec.min_pixels <= height * width <= spec.max_pixels:
+    if image.num_frames != 1 or image.lag is not None:
+        _check_moving(image, what, spec)
+    elif not spec.min_pixels <= height * width <= spec.max_pixels:
         raise InvalidRequestError(f"{what}; it must be {spec.min_pixels} to {spec.max_pixels} of them: {_HOW}", NAME)
-    if num_bytes != 3 * height * width:
+    if num_bytes != 3 * height * width * image.num_frames:
         raise InvalidRequestError(f"{what} and {num_bytes} bytes; there are 3 bytes for each pixel", NAME)
+
+
+def _check_moving(image: Image, what: str, spec: VisionSpec) -> None:
+    video = spec.video
+    if video is None:
+        raise InvalidRequestError(f"{what} of a video, and this model sees none: send pictures", NAME)
+    if image.num_frames != video.patch_frames:
+        raise InvalidRequestError(f"{what} and {image.num_frames} frames; it must have {video.patch_frames}", NAME)
+    if image.height * image.width > spec.max_pixels:
+        raise InvalidRequestError(f"{what}; it can have {spec.max_pixels} of them: {_HOW}", NAME)
+    if image.lag is not None and (video.has_timestamps or not 0 <= image.lag <= MAX_LAG):
+        most = "None, as texts say when it was" if video.has_timestamps else f"0 to {MAX_LAG}"
+        raise InvalidRequestError(f"{what} and a lag of {image.lag}; it must be {most}", NAME)
 
 
 _HOW = "bring it to the size that VisionSpec.fitted says"

@@ -90,7 +90,9 @@ class Pictures:
 
     def _on_device(self, digest: bytes) -> torch.Tensor:
         image = self._pixels[digest]
-        pixels = np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
+        shape = (image.height, image.width, 3)
+        of_video = () if image.num_frames == 1 else (image.num_frames,)
+        pixels = np.frombuffer(image.pixels, dtype=np.uint8).reshape(*of_video, *shape)
         return send(torch.from_numpy(pixels.copy()), self._device)
 
     def _keep(self, image: Image) -> None:

@@ -26,7 +26,8 @@ class SeenPrompt:
         num_tokens = request.images[-1].end + 1
         places = np.arange(num_tokens)
         if spec.has_threefold_positions:
-            sizes = [(placed.first_token, placed.image.height, placed.image.width) for placed in request.images]
+            images = [(placed.first_token, placed.image) for placed in request.images]
+            sizes = [(first, image.height, image.width, image.lag) for first, image in images]
             places, _ = threefold_positions(request.token_ids[:num_tokens], sizes, spec)
         self._offsets = places - np.arange(num_tokens)
 
