@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("PIL")
-
 import torch
+import transformers
 
 from atom_core import LLMEngine, SamplingParams
 from atom_core.engine.inputs.fitted_videos import as_video

@@ -127,10 +127,19 @@ class ServerOptions:
         minimum=1,
         maximum=2**30,
     )
+    limit_videos_per_prompt: int = _option(
+        4, "Videos that a prompt may have; 0 refuses them all.", minimum=0, maximum=MAX_IMAGES
+    )
+    max_video_bytes: int = _option(
+        64 * 2**20,
+        "Larger files of videos are refused. In base64 they come within --max-body-mb.",
+        minimum=1,
+        maximum=2**32,
+    )
     allowed_media_domains: str | None = _option(
         None,
-        "Servers from which pictures of http and https URLs may be fetched, separated by commas; *.name is all below "
-        "a name, * any; another port than the scheme's own stands behind it. Private addresses are never asked. Unset, "
+        "Servers from which pictures and videos of http and https URLs may be fetched, separated by commas; *.name is "
+        "all below a name, * any; another port than the scheme's own stands behind it. Private addresses are never asked. Unset, "
         "nothing is fetched.",
     )
     media_fetch_timeout: float = _option(

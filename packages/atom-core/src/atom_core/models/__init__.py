@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         scaling_of,
     )
     from atom_models.vision.spec import VisionSpec
+    from atom_models.vision.videos import VideoSpec
 
 __all__ = [
     "DEVICE_COUNTS",
@@ -68,6 +69,7 @@ __all__ = [
     "System",
     "UnknownAcceleratorError",
     "UnknownSystemError",
+    "VideoSpec",
     "VisionSpec",
     "cached_models",
     "choose_implementation",

@@ -5,8 +5,12 @@ from __future__ import annotations
 import base64
 import mimetypes
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+# Frames, one after the other: their base64 is separated by commas.
+FRAMES = "video/jpeg"
+VIDEO_TYPES = ("video/mp4", "video/quicktime", "video/webm", "video/x-matroska", "video/x-msvideo", FRAMES)
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 # As some clients write them.
 _OTHER_NAMES = {"image/jpg": "image/jpeg"}
@@ -23,20 +27,25 @@ def is_fetched(url: str) -> bool:
     return url[:8].lower().startswith(("http://", "https://"))
 
 
-def data_of(url: str) -> str:
-    """The base64 of a ``data:`` URL of a picture.
+def is_of_frames(url: str) -> bool:
+    """Whether a URL has the frames of a video as pictures."""
+    return url[: len(FRAMES) + 5].lower() == f"data:{FRAMES}"
+
+
+def data_of(url: str, media_types: Sequence[str] = MEDIA_TYPES) -> str:
+    """The base64 of a ``data:`` URL of a picture, or of a file of one of these types.
 
     Raises:
         PictureError: it is no such URL, or of something else than a picture that can be read here.
     """
     found = _HEAD.match(url[:_LONGEST_HEAD])
     if found is None:
-        raise PictureError(f"it is {_kind_of(url)}; send the picture itself, as a URL data:image/png;base64,...")
+        raise PictureError(f"it is {_kind_of(url)}; send the file itself, as a URL data:{media_types[0]};base64,...")
     media_type, more = found[1].lower(), found[2].lower()
-    if _OTHER_NAMES.get(media_type, media_type) not in MEDIA_TYPES:
-        raise PictureError(f"it is of type {media_type or 'text/plain'!r}; allowed are {', '.join(MEDIA_TYPES)}")
+    if _OTHER_NAMES.get(media_type, media_type) not in media_types:
+        raise PictureError(f"it is of type {media_type or 'text/plain'!r}; allowed are {', '.join(media_types)}")
     if not more.endswith(";base64"):
-        raise PictureError("its data is not marked as base64; send data:image/png;base64,...")
+        raise PictureError(f"its data is not marked as base64; send data:{media_types[0]};base64,...")
     return url[found.end() :]
 
 

@@ -42,11 +42,8 @@ def decode(question: Question) -> Answer:
         PictureError: it cannot be taken.
     """
     try:
-        with _opened(_file_of(question)) as picture:
-            _check(picture, question.num_pixels)
-            picture.load()
-            ImageOps.exif_transpose(picture, in_place=True)
-            return Answer(as_image(picture, question.spec))
+        with opened(file_of(question)) as picture:
+            return Answer(as_image(shown(picture, question.num_pixels), question.spec))
     except (PictureError, MemoryError):
         raise
     except InvalidRequestError as error:
@@ -55,7 +52,24 @@ def decode(question: Question) -> Answer:
         raise PictureError(f"it is cut short or broken: {_short(error)}") from None
 
 
-def _file_of(question: Question) -> io.BytesIO:
+def shown(picture: Image.Image, num_pixels: int) -> Image.Image:
+    """The picture decoded and turned, if it may be.
+
+    Raises:
+        PictureError: by its head alone: nothing has been decoded.
+    """
+    _check(picture, num_pixels)
+    picture.load()
+    ImageOps.exif_transpose(picture, in_place=True)
+    return picture
+
+
+def file_of(question: Question) -> io.BytesIO:
+    """The file, of bytes that are no longer text.
+
+    Raises:
+        PictureError: it is no base64, or has too many bytes.
+    """
     try:
         data = binascii.a2b_base64(question.file) if question.is_base64 else question.file
     except binascii.Error as error:
@@ -65,7 +79,12 @@ def _file_of(question: Question) -> io.BytesIO:
     return io.BytesIO(data)
 
 
-def _opened(file: io.BytesIO) -> Image.Image:
+def opened(file: io.BytesIO) -> Image.Image:
+    """A picture of which the head was read.
+
+    Raises:
+        PictureError: it is of no format that is read.
+    """
     try:
         return Image.open(file, formats=_FORMATS)
     except UnidentifiedImageError:
@@ -73,7 +92,6 @@ def _opened(file: io.BytesIO) -> Image.Image:
 
 
 def _check(picture: Image.Image, num_pixels: int) -> None:
-    """By its head alone: nothing has been decoded."""
     width, height = picture.size
     if width * height > num_pixels:
         raise PictureError(f"it has {width} x {height} pixels; at most {num_pixels} are decoded: make it smaller")

@@ -10,7 +10,8 @@ from starlette.requests import Request
 
 from atom_core import InvalidRequestError
 from atom_core.engine.inputs.placed_images import place_images
-from atom_core.messages import Image
+from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
+from atom_core.messages import Image, Video
 from atom_core.tokenization.text_threads import PIECE_CHARACTERS
 from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
@@ -48,7 +49,7 @@ async def encode_messages(
         message = "this model has no chat template: use /v1/completions, or start the server with --chat-template FILE"
         raise APIError(400, message, param="messages", code="no_chat_template")
     shown = Shown.of(messages)
-    _check_pictures(state, len(shown.urls))
+    _check_pictures(state, shown)
     limit = most_characters(state, has_to_fit=has_to_fit) or _MAX_CHARACTERS
     is_left = threading.Event()
 
@@ -66,11 +67,15 @@ async def encode_messages(
         text = await until_disconnect(request, threads.run(render, is_long=_is_long(request, shown)))
     finally:
         is_left.set()
+    videos = await _videos(request, shown.videos, has_to_fit=has_to_fit)
+    if videos and (spec := state.engine.info.images) is not None:
+        text = with_places(text, videos, spec, VideoMarks.of(spec, state.engine.tokenizer))
     [token_ids] = await encode_texts(
         request, [text], add_special_tokens=add_special_tokens, param="messages", has_to_fit=has_to_fit
     )
     images = await _images(request, shown.urls, len(token_ids), has_to_fit=has_to_fit)
-    return PromptTokens(token_ids, text, images=images)
+    of_videos = [image for video in videos for image in video.images]
+    return PromptTokens(token_ids, text, images=(*images, *of_videos))
 
 
 def tokens_with_pictures(state: ServerState, prompt: PromptTokens) -> list[int]:
@@ -85,12 +90,21 @@ def tokens_with_pictures(state: ServerState, prompt: PromptTokens) -> list[int]:
         raise APIError(400, error.message, param="messages", code=error.code) from None
 
 
-def _check_pictures(state: ServerState, count: int) -> None:
-    """Refuse pictures before anything is made of them."""
-    if count and state.pictures is None:
+def _check_pictures(state: ServerState, shown: Shown) -> None:
+    """Refuse pictures and videos before anything is made of them."""
+    if (shown.urls or shown.videos) and state.pictures is None:
         raise no_pictures(state.model_name)
     if state.pictures is not None:
-        state.pictures.check_count(count)
+        state.pictures.check_count(len(shown.urls))
+        state.pictures.check_videos(shown.videos)
+
+
+async def _videos(request: Request, urls: Sequence[str], *, has_to_fit: bool) -> tuple[Video, ...]:
+    state = server_state(request)
+    if not urls or state.pictures is None:
+        return ()
+    most = state.engine.info.max_prompt_len if has_to_fit else MAX_TOKENS
+    return await until_disconnect(request, state.pictures.decode_videos(urls, num_tokens=most))
 
 
 async def _images(
@@ -109,5 +123,5 @@ def _is_long(request: Request, shown: Shown) -> bool:
     """Whether rendering may take long. The body's size tells, or that of `shown`, which may hold earlier turns."""
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isdecimal() and len(declared) < 20 else PIECE_CHARACTERS + 1
-    size -= sum(map(len, shown.urls))
+    size -= sum(map(len, (*shown.urls, *shown.videos)))
     return max(size, sum(len(text_of(message.get("content") or "")) for message in shown.messages)) > PIECE_CHARACTERS

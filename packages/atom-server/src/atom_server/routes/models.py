@@ -35,5 +35,12 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
         "root": state.model_root if adapter is None else name,
         "parent": None if adapter is None else state.model_name,
         "max_model_len": state.engine.info.max_model_len,
-        "input_modalities": ["text"] if state.pictures is None else ["text", "image"],
+        "input_modalities": _input_modalities(state),
     }
+
+
+def _input_modalities(state: ServerState) -> list[str]:
+    spec = state.engine.info.images
+    if state.pictures is None or spec is None:
+        return ["text"]
+    return ["text", "image"] if spec.video is None else ["text", "image", "video"]

@@ -44,7 +44,7 @@ class ChatMessage(OpenModel):
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
     content: ChatContent | None = Field(
-        None, description="A string, or a list of parts of type text, and image_url where the model sees."
+        None, description="A string, or a list of parts of type text, image_url or video_url, as far as the model sees."
     )
 
     @field_validator("content")

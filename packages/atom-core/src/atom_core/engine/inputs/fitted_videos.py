@@ -61,9 +61,8 @@ def video_of(frames: Iterable[Any], places: Sequence[int], spec: VisionSpec, *, 
     if video is None:
         raise InvalidRequestError("this model sees no videos: send pictures", NAME)
     if count > video.max_frames:
-        raise InvalidRequestError(
-            f"a video has {count} frames; at most {video.max_frames} are seen: leave some out", NAME
-        )
+        message = f"a video has {count} frames; at most {video.max_frames} are seen: leave some out"
+        raise InvalidRequestError(message, NAME)
     fitted: list[bytes] = []
     given = size = (0, 0)
     for number, frame in enumerate(frames):

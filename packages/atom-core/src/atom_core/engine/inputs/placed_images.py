@@ -79,8 +79,8 @@ def _in_order(token_ids: Sequence[int], images: Sequence[Image], spec: VisionSpe
     count = token_ids.count(spec.video.token_id)
     if count != len(moving):
         raise InvalidRequestError(
-            f"the prompt has {count} video tokens ({spec.video.token_id}), and its videos have {len(moving)} pictures of "
-            f"{spec.video.patch_frames} frames: each stands in the place of one",
+            f"the prompt has {count} video tokens ({spec.video.token_id}), and its videos have {len(moving)} pictures "
+            f"of {spec.video.patch_frames} frames: each stands in the place of one",
             NAME,
         )
     if len(moving) > MAX_OF_VIDEOS:

@@ -1,4 +1,4 @@
-"""Videos are put into texts: each of their pictures gets a place, and where the model was made so, the time before it."""
+"""Videos are put into texts: each of their pictures gets a place, and the time before it if the model reads it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 import torch
 
 Encode = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-"""Pictures, uint8 ``[height, width, 3]`` or ``[frames, height, width, 3]`` each -> features of each, ``[tokens, width]``."""
+"""Pictures, uint8 ``[height, width, 3]`` (of videos ``[frames, height, width, 3]``) -> features ``[tokens, width]``."""
 
 
 class FeatureCache:

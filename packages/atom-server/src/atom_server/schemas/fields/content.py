@@ -42,6 +42,22 @@ class ImagePart(BaseModel):
     image_url: ImageURL
 
 
+class VideoURL(BaseModel):
+    """Where a video is."""
+
+    url: str = Field(
+        description="A data: URL with the video in base64, or with its frames (data:video/jpeg;base64,...,...), or "
+        f"{AN_ADDRESS}."
+    )
+
+
+class VideoPart(BaseModel):
+    """A part that is a video."""
+
+    type: Literal["video_url"]
+    video_url: VideoURL
+
+
 def content_of(value: Any, kinds: Mapping[str, Read]) -> Any:
     """A list of parts as those of chats, or as one text where all are; anything else as it is.
 
@@ -89,6 +105,15 @@ def image_of_chat(part: Part) -> Part:
     return image_part(url)
 
 
+def video_of_chat(part: Part) -> Part:
+    """``{"type": "video_url", "video_url": {"url": ...}}``, or with the URL alone."""
+    given = part.get("video_url")
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str):
+        raise ValueError("a part of type 'video_url' must have an object 'video_url' with a string 'url'")
+    return {"type": "video_url", "video_url": {"url": url}}
+
+
 def url_of_source(source: Any) -> str:
     """The source of a picture: ``{"type": "base64", "media_type": ..., "data": ...}``, or one of type "url"."""
     given = source if isinstance(source, dict) else {}
@@ -118,32 +143,40 @@ def read_text(value: Any) -> Any:
 
 
 def _read_chat(value: Any) -> Any:
-    return content_of(value, {"text": text_part, "image_url": image_of_chat})
+    return content_of(value, {"text": text_part, "image_url": image_of_chat, "video_url": video_of_chat})
 
 
 Content = str | list[Part]
-ChatContent = Annotated[Content, BeforeValidator(_read_chat, json_schema_input_type=str | list[TextPart | ImagePart])]
+ChatContent = Annotated[
+    Content, BeforeValidator(_read_chat, json_schema_input_type=str | list[TextPart | ImagePart | VideoPart])
+]
 
 
 class Shown(NamedTuple):
-    """Messages as chat templates expect them, and the pictures that these have places for.
+    """Messages as chat templates expect them, and the pictures and videos that these have places for.
 
     Attributes:
-        messages: those of a chat; a picture is ``{"type": "image"}``.
+        messages: those of a chat; a picture is ``{"type": "image"}``, a video ``{"type": "video"}``.
         urls: where the pictures are, in order.
+        videos: where the videos are, in order.
     """
 
     messages: list[dict[str, Any]]
     urls: list[str]
+    videos: list[str]
 
     @classmethod
     def of(cls, messages: Sequence[Mapping[str, Any]]) -> Shown:
         """Take the pictures out of messages."""
         urls: list[str] = []
+        videos: list[str] = []
 
         def shown(part: Part) -> Part:
             if part["type"] == "text":
                 return part
+            if part["type"] == "video_url":
+                videos.append(part["video_url"]["url"])
+                return {"type": "video"}
             urls.append(part["image_url"]["url"])
             return {"type": "image"}
 
@@ -153,7 +186,7 @@ class Shown(NamedTuple):
             else dict(message)
             for message in messages
         ]
-        return cls(taken, urls)
+        return cls(taken, urls, videos)
 
 
 def with_pictures(text: str, urls: Sequence[str]) -> Content:
