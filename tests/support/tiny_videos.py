@@ -1,12 +1,20 @@
-"""What transformers' processors make of frames of videos, for tests of models that see them."""
+"""How tiny models see videos, and what transformers' processors make of frames."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import torch
 
 from atom_models.vision.spec import VisionSpec
+from atom_models.vision.videos import VideoDefaults, VideoSpec
+
+
+def video_spec(token_id: int, defaults: VideoDefaults, **changed: Any) -> VideoSpec:
+    """How a family sees videos, two frames at once."""
+    return VideoSpec(token_id=token_id, patch_frames=2, **asdict(defaults) | changed)
 
 
 def paired(frames: torch.Tensor) -> torch.Tensor:

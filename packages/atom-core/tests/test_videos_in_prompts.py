@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,13 +17,14 @@ from atom_core.errors import InvalidRequestError
 from atom_core.kv_cache.hashing import BlockNames, make_block_hasher
 from atom_core.messages import Image, PlacedImage, Video
 from atom_models.vision.spec import VisionSpec
-from atom_models.vision.videos import QWEN2, QWEN3, VideoSpec
+from atom_models.vision.videos import QWEN2, QWEN3
 from seeing_models import END, IMAGE, START, VIDEO, picture
+from tiny_videos import video_spec
 
 pillow = pytest.importorskip("PIL.Image")
 
-TIMED = VideoSpec(VIDEO, 2, **asdict(QWEN3) | {"min_pixels": 128, "max_pixels": 16_384})
-STEPPED = VideoSpec(VIDEO, 2, **asdict(QWEN2) | {"min_pixels": 64, "max_pixels": 4096, "max_frames": 6})
+TIMED = video_spec(VIDEO, QWEN3, min_pixels=128, max_pixels=16_384)
+STEPPED = video_spec(VIDEO, QWEN2, min_pixels=64, max_pixels=4096, max_frames=6)
 SPEC = VisionSpec(IMAGE, START, END, 4, 2, 64, 4096, (0.5,) * 3, (0.5,) * 3, video=TIMED)
 OTHER = replace(SPEC, video=STEPPED)
 MARKS = VideoMarks("<s>", "<v>", "<e>")

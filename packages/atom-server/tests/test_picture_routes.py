@@ -179,10 +179,7 @@ REFUSED = {
     ),
     "the assistant's": (shown(URL, role="assistant"), "pictures go into messages of user or tool"),
     "the system's": (shown(URL, role="system"), "pictures go into messages of user or tool"),
-    "a video": (
-        [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "x"}}]}],
-        "'video_url' is not",
-    ),
+    "no video": ([{"role": "user", "content": [{"type": "video_url", "video_url": {}}]}], "a string 'url'"),
     "sound": ([{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}], "'input_audio' is not"),
     "no url": ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "a string 'url'"),
 }

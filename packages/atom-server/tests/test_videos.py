@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -13,17 +12,18 @@ from PIL import Image
 
 from atom_core.engine.inputs.fitted_videos import as_video
 from atom_core.messages import Video
-from atom_core.models import VideoSpec, VisionSpec
+from atom_core.models import VisionSpec
 from atom_models.vision.videos import QWEN2, QWEN3
 from atom_server.errors import APIError
 from atom_server.pictures.decoder import PictureDecoder
 from atom_server.pictures.limits import PictureLimits
 from pictures import file_of, head_of_png, url_of
+from tiny_videos import video_spec
 from videos import grey_frames, url_of_frames, video_file
 
 needs_pyav = pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="there is no PyAV")
 HALF = (0.5, 0.5, 0.5)
-FRAMES = VideoSpec(8, 2, **asdict(QWEN3) | {"min_pixels": 1024, "max_pixels": 10**6, "max_frames": 12, "min_frames": 2})
+FRAMES = video_spec(8, QWEN3, min_pixels=1024, max_pixels=10**6, max_frames=12, min_frames=2)
 SPEC = VisionSpec(5, 6, 7, 16, 2, min_pixels=32 * 32, max_pixels=64 * 64, mean=HALF, std=HALF, video=FRAMES)
 LIMITS = PictureLimits(count=4, num_bytes=1 << 20, num_pixels=1_000_000, num_videos=2, num_video_bytes=1 << 20)
 
@@ -77,7 +77,7 @@ def test_of_a_long_video_no_more_than_the_most_are_seen_and_the_times_are_those_
 
 @needs_pyav
 def test_a_model_without_times_gets_steps_of_the_rate_at_which_frames_were_taken():
-    steps = VideoSpec(8, 2, **asdict(QWEN2) | {"min_pixels": 1024, "max_pixels": 4096, "positions_per_second": 2})
+    steps = video_spec(8, QWEN2, min_pixels=1024, max_pixels=4096, positions_per_second=2)
     decoder = PictureDecoder(VisionSpec(5, 6, 7, 16, 2, 1024, 4096, HALF, HALF, video=steps), LIMITS)
     [video] = decoded(decoder, url_of(video_file(grey_frames(16), rate=4), "video/mp4"))
     decoder.close()

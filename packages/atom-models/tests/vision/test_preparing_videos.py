@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,15 +22,11 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoP
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_of_videos
 
 from atom_models.vision.positions import threefold_positions
-from atom_models.vision.videos import QWEN2, QWEN3, VideoDefaults, VideoSpec
+from atom_models.vision.videos import QWEN2, QWEN3
 from tiny_pictures import SPEC
+from tiny_videos import video_spec
 
-
-def spec_of(defaults: VideoDefaults, **changed: Any) -> VideoSpec:
-    return VideoSpec(token_id=1, patch_frames=2, **asdict(defaults) | changed)
-
-
-SPREAD, STEPPED = spec_of(QWEN3), spec_of(QWEN2)
+SPREAD, STEPPED = video_spec(1, QWEN3), video_spec(1, QWEN2)
 
 
 @pytest.fixture(scope="module")

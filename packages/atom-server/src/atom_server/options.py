@@ -139,8 +139,8 @@ class ServerOptions:
     allowed_media_domains: str | None = _option(
         None,
         "Servers from which pictures and videos of http and https URLs may be fetched, separated by commas; *.name is "
-        "all below a name, * any; another port than the scheme's own stands behind it. Private addresses are never asked. Unset, "
-        "nothing is fetched.",
+        "all below a name, * any; another port than the scheme's own stands behind it. Private addresses are never "
+        "asked. Unset, nothing is fetched.",
     )
     media_fetch_timeout: float = _option(
         10.0, "Seconds that fetching one of these may take, with all redirects.", minimum=0.01, maximum=600
