@@ -19,7 +19,7 @@ def grey_frames(count: int, width: int = 64, height: int = 32) -> list[Image.Ima
 
 def video_file(frames: Sequence[Image.Image], form: str = "mp4", codec: str = "libx264", rate: int = 2) -> bytes:
     """A video as PyAV encodes it, of so many frames a second."""
-    import av
+    import av  # pyright: ignore[reportMissingImports]
 
     file = io.BytesIO()
     with av.open(file, "w", format=form) as container:

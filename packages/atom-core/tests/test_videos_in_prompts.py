@@ -25,7 +25,8 @@ pillow = pytest.importorskip("PIL.Image")
 
 TIMED = video_spec(VIDEO, QWEN3, min_pixels=128, max_pixels=16_384)
 STEPPED = video_spec(VIDEO, QWEN2, min_pixels=64, max_pixels=4096, max_frames=6)
-SPEC = VisionSpec(IMAGE, START, END, 4, 2, 64, 4096, (0.5,) * 3, (0.5,) * 3, video=TIMED)
+HALF = (0.5, 0.5, 0.5)
+SPEC = VisionSpec(IMAGE, START, END, 4, 2, 64, 4096, HALF, HALF, video=TIMED)
 OTHER = replace(SPEC, video=STEPPED)
 MARKS = VideoMarks("<s>", "<v>", "<e>")
 

@@ -100,7 +100,7 @@ class VideoSpec:
         if max(height, width) > 200 * min(height, width):
             raise ValueError(f"a video of {width} x {height} pixels: one side is more than 200 times the other")
         rows, columns = (round(side / unit) * unit for side in (height, width))
-        most = min(self.max_pixels, most_pixels * min(count, rounded))
+        most = min(self.max_pixels, most_pixels * rounded)
         if rounded * rows * columns > most:
             shrink = math.sqrt(count * height * width / most)
             rows, columns = (max(unit, math.floor(side / shrink / unit) * unit) for side in (height, width))

@@ -23,7 +23,7 @@ from atom_server.pictures.messages import Answer, Question
 
 av: Any
 try:
-    import av
+    import av  # pyright: ignore[reportMissingImports]
 except ImportError:  # frames alone are read
     av = None
 
