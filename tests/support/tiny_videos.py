@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from atom_models.vision.spec import VisionSpec
+from atom_models.vision.videos import QWEN2 as QWEN2
+from atom_models.vision.videos import QWEN3 as QWEN3
 from atom_models.vision.videos import VideoDefaults, VideoSpec
 
 

@@ -13,12 +13,11 @@ from PIL import Image
 from atom_core.engine.inputs.fitted_videos import as_video
 from atom_core.messages import Video
 from atom_core.models import VisionSpec
-from atom_models.vision.videos import QWEN2, QWEN3
 from atom_server.errors import APIError
 from atom_server.pictures.decoder import PictureDecoder
 from atom_server.pictures.limits import PictureLimits
 from pictures import file_of, head_of_png, url_of
-from tiny_videos import video_spec
+from tiny_videos import QWEN2, QWEN3, video_spec
 from videos import grey_frames, url_of_frames, video_file
 
 needs_pyav = pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="there is no PyAV")
