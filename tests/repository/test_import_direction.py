@@ -61,7 +61,7 @@ ROOMS = {
         "output",
         "schemas",
         "bodies",
-        "errors settings",
+        "errors settings media_domains",
     ),
 }
 # `EngineArgs.create_engine`, under the name that users of ROCm/ATOM know.

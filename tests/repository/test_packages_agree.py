@@ -18,6 +18,7 @@ from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, proje
 OPTIONAL = {
     "transformers",
     "PIL",
+    "av",
     "aiter",
     "matplotlib",
     "openpyxl",

@@ -16,10 +16,10 @@ from atom_core.config.options import ConfigError
 from atom_core.models import VisionSpec
 from atom_server import ServerOptions
 from atom_server.errors import APIError
+from atom_server.media_domains import MediaDomains
 from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.decoder import PictureDecoder
 from atom_server.pictures.fetching.addresses import Address, is_public
-from atom_server.pictures.fetching.domains import MediaDomains
 from atom_server.pictures.fetching.fetcher import Fetcher, FetchLimits
 from atom_server.pictures.limits import PictureLimits
 from pictures import file_of, two_colors

@@ -11,9 +11,9 @@ from typing import Any
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.engine.inputs.placed_images import MAX_IMAGES
 from atom_server import settings
+from atom_server.media_domains import MediaDomains
 from atom_server.output.notation import FORMATS
 from atom_server.output.reasoning import MARKERS
-from atom_server.pictures.fetching.domains import MediaDomains
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\sA-Z@?#]+")
 _option = functools.partial(option, section="Server")

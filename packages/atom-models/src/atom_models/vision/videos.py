@@ -42,7 +42,7 @@ class VideoSpec:
         token_id: the token in whose place an embedding of a video stands.
         patch_frames: frames that become one picture.
         fps: frames that are taken of each second.
-        min_frames, max_frames: of a video, so many are taken at least (where it has them) and at most.
+        min_frames, max_frames: the fewest and the most frames that are taken of a video that has as many.
         min_pixels, max_pixels: frames are made larger or smaller until they have so many: all together, or each.
         counts_together: these are of all frames together.
         are_spread: frames are taken from the first to the last one, in equal steps; otherwise the last step is behind

@@ -14,9 +14,9 @@ from atom_core.limited_process import LimitedProcesses
 from atom_core.messages import Image, Video
 from atom_core.models import VisionSpec
 from atom_server.errors import APIError
+from atom_server.media_domains import MediaDomains
 from atom_server.options import ServerOptions
 from atom_server.pictures.data_url import MEDIA_TYPES, VIDEO_TYPES, is_of_frames
-from atom_server.pictures.fetching.domains import MediaDomains
 from atom_server.pictures.fetching.fetcher import Fetcher, FetchLimits
 from atom_server.pictures.limits import PictureLimits
 from atom_server.pictures.messages import Question
@@ -95,7 +95,7 @@ class PictureDecoder:
         self._check_pillow()
         if not self._has_pyav and not all(map(is_of_frames, urls)):
             message = (
-                "files of videos need PyAV, which this server has not: pip install 'atom-server[video]', or send their "
+                "files of videos need PyAV, which this server has not: pip install av, or send their "
                 "frames as data:video/jpeg;base64,...,..."
             )
             raise APIError(501, message, param="messages", code="no_pyav")

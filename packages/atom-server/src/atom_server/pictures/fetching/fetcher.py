@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import httpx
 
+from atom_server.media_domains import PORTS, MediaDomains
 from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.fetching.addresses import Address, JudgeAddress, Resolve, addresses_of, is_public
-from atom_server.pictures.fetching.domains import PORTS, MediaDomains
 
 _MAX_URL = 4096
 _MAX_REDIRECTS = 3
-# Of those that a name has, so many are tried.
+# So many addresses of a name are tried.
 _MAX_ADDRESSES = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "atom"}
@@ -30,7 +30,7 @@ class FetchLimits:
 
     Attributes:
         num_bytes: the most of a file.
-        seconds: on the clock, with all redirects.
+        seconds: the most time on the clock, with all redirects.
     """
 
     num_bytes: int
