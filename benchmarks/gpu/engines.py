@@ -116,7 +116,8 @@ class Vllm:
     ) -> None:
         import vllm  # pyright: ignore[reportMissingImports]
 
-        self.version = vllm.__version__
+        given = " ".join(f"{name}={value}" for name, value in settings.items())
+        self.version = f"{vllm.__version__} with {given}" if given else vllm.__version__
         self._sampling_params = vllm.SamplingParams
         self._llm = vllm.LLM(
             model=str(model),
@@ -127,7 +128,7 @@ class Vllm:
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
             **parallel._asdict(),
-            **_reading_of(model),
+            **(_reading_of(model) | settings),
         )
         self._llm.apply_model(fill_as_ours)
         cache = self._llm.llm_engine.vllm_config.cache_config
