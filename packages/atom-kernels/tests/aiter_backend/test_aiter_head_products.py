@@ -102,7 +102,9 @@ def test_weights_are_kept_in_the_bytes_that_the_plan_says_and_in_the_codes_of_th
     with amd_machine(arch, release) as platform:
         for rounded_to in (None, *names_of(platform)):
             plan, _, weight = product(platform, (3, 128, 20), rounded_to, 1)
-            [packed] = plan.prepare({"weight": weight}).packed.values()
+            turned = weight.transpose(1, 2).contiguous().transpose(1, 2)
+            [packed] = plan.prepare({"weight": turned}).packed.values()
+            assert all(part.is_contiguous() for part in packed.values())
             assert sum(part.nbytes for part in packed.values()) == plan.weight_bytes
             codes = {None: BF16, "mxfp4": torch.uint8}.get(rounded_to, getattr(torch, platform.float8))
             assert packed["weight"].dtype == codes

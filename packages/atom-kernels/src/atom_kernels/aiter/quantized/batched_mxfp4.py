@@ -42,7 +42,7 @@ def _supports(problem: HeadProductProblem, platform: Platform) -> str | None:
 def _pack(problem: HeadProductProblem, weights: Any) -> dict[str, torch.Tensor | None]:
     weight_HNK = weights["weight"]
     parts = Mxfp4().quantize(weight_HNK.flatten(0, 1))
-    return {name: part.view(*weight_HNK.shape[:2], -1).contiguous() for name, part in parts.items()}
+    return {name: part.view(*weight_HNK.shape[:2], -1) for name, part in parts.items()}
 
 
 def _num_bytes(problem: HeadProductProblem, source_bytes: int) -> int:
