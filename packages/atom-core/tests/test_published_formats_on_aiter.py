@@ -22,8 +22,12 @@ pytestmark = pytest.mark.usefixtures("quiet_transformers")
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [7, 11], [250, 17, 33, 90, 4]]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 SIZES = {
-    **{"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "head_dim": 128},
-    **{"num_attention_heads": 2, "num_key_value_heads": 1},
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_hidden_layers": 1,
+    "head_dim": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
 }
 # Layouts whose rows AITER rounds: how far a token may be from the best, as a share of the logits' size.
 ROUNDED = {"fp8 tiles": 0.3, "fp8 rows": 0.3, "fp8 tensors": 0.3, "int8 rows": 0.15, "int4 rows": 0.3, "mxfp4": 1.2}

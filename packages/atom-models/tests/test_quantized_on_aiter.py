@@ -120,9 +120,16 @@ def test_a_mixture_in_fp8_is_near_its_plain_twin_on_amd(arch, tmp_path):
 
 
 LATENT = {
-    **{"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "q_lora_rank": 64},
-    **{"num_attention_heads": 16, "num_key_value_heads": 16, "kv_lora_rank": 512, "qk_nope_head_dim": 128},
-    **{"qk_rope_head_dim": 64, "v_head_dim": 128},
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_hidden_layers": 1,
+    "q_lora_rank": 64,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
 }
 FP8_HEADS, FP4_HEADS = "ATOM_AITER_FP8_BMM", "ATOM_USE_TRITON_MXFP4_BMM"
 # What rounds heads -> the product of heads on gfx942 and on gfx950.
