@@ -51,7 +51,7 @@ def head_product(x_THK: torch.Tensor, weight_HNK: torch.Tensor, rounded_to: str 
         dtype: torch.dtype = getattr(torch, rounded_to)
         codes, scale = float8_of_one_scale(weight, dtype)
         x, weight = _in_float8(x, dtype), codes.float() * scale
-    return torch.einsum("thk,hnk->thn", x, weight).to(x_THK.dtype)
+    return torch.einsum("thk,hnk->thn", x, weight).to(x_THK.dtype).contiguous()
 
 
 def float8_of_one_scale(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
