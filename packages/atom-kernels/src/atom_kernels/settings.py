@@ -41,6 +41,18 @@ def aiter_shuffles_linears() -> bool:
     return _is_asked_for("ATOM_AITER_SHUFFLE_LINEAR")
 
 
+def aiter_fp8_heads() -> bool:
+    """Whether ``ATOM_AITER_FP8_BMM`` lets AITER multiply the heads of latent attention in fp8: its queries, what it
+    finds and ``kv_b_proj`` are rounded (``0``, ``false`` and empty mean no)."""
+    return _is_asked_for("ATOM_AITER_FP8_BMM")
+
+
+def aiter_mxfp4_heads() -> bool:
+    """Whether ``ATOM_USE_TRITON_MXFP4_BMM`` lets AITER multiply them in MXFP4 on MI355X, which goes before fp8 (``0``,
+    ``false`` and empty mean no)."""
+    return _is_asked_for("ATOM_USE_TRITON_MXFP4_BMM")
+
+
 def openmp_waits_are_set() -> bool:
     """Whether ``OMP_WAIT_POLICY`` or ``GOMP_SPINCOUNT`` say how threads wait for each other; else we choose by load."""
     return any(os.environ.get(name, "").strip() for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))

@@ -63,10 +63,9 @@ def place(
     share = needs.on_rank(num_devices)
     if share is None:
         return None
-    weights = share.weight_bytes[weight_format]
-    room = int(accelerator.memory_bytes * utilization) - weights
-
     platform = accelerator.platform
+    weights = share.weight_bytes[weight_format] + share.copied_bytes(platform)
+    room = int(accelerator.memory_bytes * utilization) - weights
 
     def fits(num_tokens: int) -> bool:
         return share.kv_bytes(num_tokens, cache, platform) <= room

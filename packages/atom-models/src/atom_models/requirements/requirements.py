@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from atom_kernels.mixers import MixerProblem, select_mixer
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import CacheFormat
 from atom_kernels.select import plans_remembered
@@ -32,11 +34,21 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class RankShare:
-    """What one of several tensor-parallel ranks holds, weights by number format and caches, and what it runs."""
+    """What one of several tensor-parallel ranks holds, weights by number format and caches, and what it runs.
+
+    Attributes:
+        mixers: layers that are alike, and how many there are.
+    """
 
     weight_bytes: Mapping[str, int]
     cache_groups: tuple[CacheGroup, ...]
     work: RankWork
+    mixers: Mapping[MixerProblem, int] = field(default_factory=dict)
+
+    def copied_bytes(self, platform: Platform) -> int:
+        """Bytes of weights that layers with a cache keep there in another order, beside those in `weight_bytes`."""
+        plans = [(select_mixer(problem, platform), count) for problem, count in self.mixers.items()]
+        return sum(count * plan.holds.more_bytes for plan, count in plans if plan.holds is not None)
 
     def kv_bytes(self, num_tokens: int, cache: CacheFormat, platform: Platform | None = None) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
@@ -240,4 +252,5 @@ def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
     found |= {name: count.bytes_rounded_to(one) for name, one in ROUNDED_TO.items() if name != stored.method}
     if stored.method is not None and stored.is_read:
         found[stored.method] = count.stored_bytes
-    return RankShare(found, cache_groups(model), rank_work(model))
+    mixers = Counter(layer.problem for layer in mixer_layers(model).values())
+    return RankShare(found, cache_groups(model), rank_work(model), mixers)
