@@ -21,6 +21,8 @@ from benchmarks import documents, machine, report, timing
 from benchmarks.gpu.models import MODELS
 from benchmarks.peers import random_tokens
 
+# Tokens below this number are words, or those from it on where marks of pictures are below.
+_WORDS = 100
 NEW, AGAIN, TEXT = "a new picture", "a picture seen before", "as many tokens of text"
 _TEXT_CONFIG = {
     **{name: value for name, value in MODELS["qwen3-8b"].items() if name != "architectures"},
@@ -96,9 +98,11 @@ class Prompts:
         spec = engine.info.images
         if spec is None:
             raise SystemExit(f"{engine.info.model} reads text alone: name a model that sees")
-        self._engine, self._spec, self._num_text = engine, spec, num_text
-        self._size = spec.fitted(side, side)
-        self.num_tokens = num_text + 2 + spec.num_tokens(*self._size)
+        self._engine, self._num_text = engine, num_text
+        self._size, start, end = spec.fitted(side, side), spec.start_token_id, spec.end_token_id
+        # Some token must follow a picture.
+        self._marks = [*([] if start is None else [start]), spec.image_token_id, _WORDS if end is None else end]
+        self.num_tokens = num_text + len(self._marks) - 1 + spec.num_tokens(*self._size)
         self._random, self._pixels = random.Random(1), np.random.default_rng(1)
         self._seen = self._picture()
 
@@ -121,16 +125,17 @@ class Prompts:
             pass
 
     def _with(self, picture: Image) -> dict[str, Any]:
-        marks = [self._spec.start_token_id, self._spec.image_token_id, self._spec.end_token_id]
-        return {"prompt_token_ids": [*self._words(self._num_text), *marks], "images": [picture]}
+        return {"prompt_token_ids": [*self._words(self._num_text), *self._marks], "images": [picture]}
 
     def _picture(self) -> Image:
         height, width = self._size
         return Image.of(height, width, self._pixels.bytes(3 * height * width))
 
     def _words(self, count: int) -> list[int]:
-        # Marks have the last numbers of a vocabulary.
-        return random_tokens(self._random, count, min(self._spec.start_token_id, self._spec.image_token_id))
+        # Marks have the last numbers of a vocabulary, or some of the first.
+        least = min(self._marks)
+        behind = 0 if least > _WORDS else _WORDS
+        return [behind + token for token in random_tokens(self._random, count, _WORDS if behind else least)]
 
 
 def _turn(make: Callable[[], dict[str, Any]], first_token: Callable[[dict[str, Any]], None]) -> Any:

@@ -189,6 +189,43 @@ def _qwen2_5_vl_7b() -> PublishedCheckpoint:
     )
 
 
+def _mistral_small_3_1() -> PublishedCheckpoint:
+    """The text model in fp8; the tower and the projector are left as they are, linear by linear."""
+    layer, block = "language_model.model.layers.{0..39}", "vision_tower.transformer.layers.{0..23}"
+    plain: Linears = {
+        f"{block}.attention.{{q,k,v,o}}_proj": (1024, 1024, PLAIN),
+        f"{block}.feed_forward.{{gate,up}}_proj": (4096, 1024, PLAIN),
+        f"{block}.feed_forward.down_proj": (1024, 4096, PLAIN),
+        "multi_modal_projector.patch_merger.merging_layer": (1024, 4096, PLAIN),
+        "multi_modal_projector.linear_1": (5120, 1024, PLAIN),
+        "multi_modal_projector.linear_2": (5120, 5120, PLAIN),
+    }
+    left_out = (name for pattern in plain for name in expand(pattern))
+    return PublishedCheckpoint(
+        config="mistral-small-3.1-24b",
+        linears=_attention(f"{layer}.self_attn", 5120, 4096, 1024, FP8_DYNAMIC)
+        | _mlp(f"{layer}.mlp", 5120, 32768, FP8_DYNAMIC)
+        | plain,
+        others={
+            f"{layer}.{{input_layernorm,post_attention_layernorm}}.weight": ("BF16", "5120"),
+            "language_model.model.norm.weight": ("BF16", "5120"),
+            "language_model.{model.embed_tokens,lm_head}.weight": ("BF16", "131072 5120"),
+            f"{block}.{{attention_norm,ffn_norm}}.weight": ("BF16", "1024"),
+            "vision_tower.ln_pre.weight": ("BF16", "1024"),
+            "vision_tower.patch_conv.weight": ("BF16", "1024 3 14 14"),
+            "multi_modal_projector.norm.weight": ("BF16", "1024"),
+        },
+        quantization=_compressed(
+            "float-quantized",
+            _numbers(8, "float", "channel"),
+            _numbers(8, "float", "token", dynamic=True),
+            *left_out,
+            "language_model.lm_head",
+        ),
+        formats=frozenset({"fp8 per row", "bfloat16"}),
+    )
+
+
 def _qwen3_235b(
     quantization: Mapping[str, Any], attention: Layout, experts: Layout, *formats: str
 ) -> PublishedCheckpoint:
@@ -436,6 +473,7 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
     "Qwen/Qwen3-8B-FP8": _qwen3_8b(_fp8_block("lm_head", f"model.layers.{{0..35}}.{_QWEN_NORMS}")),
     "Qwen/Qwen3-VL-8B-Instruct-FP8": _qwen3_vl_8b(),
     "Qwen/Qwen2.5-VL-7B-Instruct-AWQ": _qwen2_5_vl_7b(),
+    "RedHatAI/Mistral-Small-3.1-24B-Instruct-2503-FP8-dynamic": _mistral_small_3_1(),
     "Qwen/Qwen3-235B-A22B-FP8": _qwen3_235b(
         _fp8_block("lm_head", f"model.layers.{{0..93}}.{_QWEN_NORMS}", "model.layers.{0..93}.mlp.gate"),
         FP8_BLOCK_BF16,

@@ -398,6 +398,7 @@ FAMILIES: dict[str, Family] = {
             "rope_parameters": _mrope(4, 2, 2, mrope_interleaved=True),
         },
     ),
+    "mistral3": Family("Mistral3ForConditionalGeneration", "mistral", 34, {"sliding_window": None, "head_dim": 24}),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 

@@ -28,7 +28,7 @@ GATED_ATTENTION = "linear paged_attention sigmoid_gate linear"
 
 # The halves of each family's layers, attention and what follows it.
 HALVES = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen2_5_vl", "qwen3_vl"), (ATTENTION, MLP) * 2),
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen2_5_vl", "qwen3_vl", "mistral3"), (ATTENTION, MLP) * 2),
     "nemotron": (ATTENTION, "linear activation linear") * 2,
     "gemma3": ("linear paged_attention linear rms_norm", "linear gated_activation linear rms_norm") * 4,
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe"), (ATTENTION, EXPERTS) * 2),
