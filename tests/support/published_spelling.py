@@ -25,6 +25,8 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
     if kind.startswith("qwen3_5"):
         # Published by a release that writes rope_parameters and dtype itself.
         return config | {"attn_output_gate": True, "mamba_ssm_dtype": "float32"}
+    if kind == "ministral3":
+        return config
     config["torch_dtype"] = config.pop("dtype")
     if kind == "kimi_linear":
         return _kimi_linear(config)
@@ -88,6 +90,7 @@ def with_images(
 # Text model -> what it is published in.
 _VISION_TYPES = {
     "kimi_k2": "kimi_k25",
+    "ministral3": "mistral3",
     "mistral": "mistral3",
     "qwen2": "qwen2_5_vl",
     "qwen3": "qwen3_vl",

@@ -202,7 +202,7 @@ def test_positions_of_models_that_have_one_are_not_moved():
 
 
 def test_tokens_between_the_rows_of_a_picture_are_text():
-    """Of two rows of four, each of which a token ends: places 4 and 9."""
+    """A token ends each of two rows of four, at places 4 and 9."""
     spec = dataclasses.replace(SPEC, has_threefold_positions=False, row_token_id=12)
     pictures = Pictures(encode, spec, cache_bytes=0, device=ON_CPU)
     one = request("a", A)

@@ -19,7 +19,7 @@ from tiny_pictures import IMAGE, picture, their_logits
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
-FAMILIES = ["qwen3_vl", "qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "qwen3_vl_moe", "mistral3", "kimi_k25"]
+FAMILIES = ["qwen3_vl", "qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "qwen3_vl_moe", "mistral3", "ministral3", "kimi_k25"]
 # Pictures between texts, one that begins or ends a prompt, neighbors, sides of one token and of odd numbers of them.
 PROMPTS = (
     ([9, 8, *IMAGE, 7, 6, 5, *IMAGE, *IMAGE, 11, 12], [picture(24, 40), picture(8, 16), picture(40, 8)]),

@@ -140,6 +140,20 @@ def test_so_are_other_towers_that_do_not_fit(family, fields, message, tiny_famil
         built(changed(folder, tmp_path, vision_config=tower | fields))
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "mistral4"}, "model_type is 'mistral4', which is not supported .* be mistral or ministral3"),
+        ({"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "lacks original_max_position_embeddings"),
+    ],
+)
+def test_texts_of_other_models_are_refused(fields, message, tiny_family: TinyFamily, tmp_path: Path):
+    folder = tiny_family("mistral3")
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    with pytest.raises(CheckpointError, match=message):
+        built(changed(folder, tmp_path, text_config=text | fields))
+
+
 def test_a_tower_whose_last_layers_are_left_out_is_refused(tiny_family: TinyFamily, tmp_path: Path):
     with pytest.raises(CheckpointError, match="vision_feature_layer is -2"):
         built(changed(tiny_family("mistral3"), tmp_path, vision_feature_layer=-2))

@@ -177,8 +177,9 @@ _ARCHITECTURES = {
     "MiniMaxM2ForCausalLM": Architecture(
         "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS), "fp8"
     ),
+    "Ministral3ForCausalLM": Architecture("mistral3", "Ministral 3, saved as text models", (SLIDING_WINDOW,)),
     "Mistral3ForConditionalGeneration": Architecture(
-        "mistral3", "Mistral Small 3.1, 3.2", (SLIDING_WINDOW, IMAGES), pictures=_PIXTRAL_PICTURES
+        "mistral3", "Mistral Small 3.1, 3.2; Ministral 3", (SLIDING_WINDOW, IMAGES), pictures=_PIXTRAL_PICTURES
     ),
     "MistralForCausalLM": Architecture("mistral", "Mistral", (SLIDING_WINDOW,)),
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),

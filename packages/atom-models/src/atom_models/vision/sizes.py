@@ -19,7 +19,9 @@ def size_of(height: int, width: int, spec: VisionSpec) -> tuple[int, int]:
     Raises:
         ValueError: one side is more than 200 times the other, where sides are rounded.
     """
-    return {"rounded": _rounded, "shrunk": _shrunk, "padded": _in_patches}[spec.resizing](height, width, spec)
+    if spec.resizing == "rounded":
+        return _rounded(height, width, spec)
+    return _shrunk(height, width, spec) if spec.resizing == "shrunk" else _in_patches(height, width, spec)
 
 
 def _rounded(height: int, width: int, spec: VisionSpec) -> tuple[int, int]:

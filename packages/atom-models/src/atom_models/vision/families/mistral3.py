@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The tokens that end a row and a picture, with their ids in the published tokenizers.
 _ROW_END, _PICTURE_END = ("[IMG_BREAK]", 12), ("[IMG_END]", 13)
-# Of the projector, beside `vision_config`.
+# What a config says of the projector, beside `vision_config`.
 _BESIDE = ("projector_hidden_act", "multimodal_projector_bias", "vision_feature_layer", "spatial_merge_size")
 
 
