@@ -48,7 +48,8 @@ class Mistral3Attention(LlamaAttention):
 
     def __init__(self, config: Mistral3Config, context: BuildContext, **rest: Any) -> None:
         super().__init__(config, context, **rest)
-        self._growth, self._length = config.growth, config.rope.get("original_max_position_embeddings")
+        self._growth = config.growth
+        self._length = int(config.rope.get("original_max_position_embeddings") or config.max_position_embeddings)
 
     def forward(self, positions: torch.Tensor, hidden_states: Normed) -> Term:
         if not self._growth:
