@@ -10,16 +10,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+# Tokens below this number are words, or those from it on where marks of pictures are below.
+_WORDS = 100
 NEW, AGAIN, TEXT = "a new picture", "a picture seen before", "as many tokens of text"
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Tokens of a vocabulary that stand around a picture and for it."""
+    """Tokens of a vocabulary that stand around a picture and for it; None where none stands before or behind it."""
 
-    start_token_id: int
+    start_token_id: int | None
     image_token_id: int
-    end_token_id: int
+    end_token_id: int | None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """A picture in a prompt, with a word behind it where no mark is: some token must follow."""
+        before = [] if self.start_token_id is None else [self.start_token_id]
+        return [*before, self.image_token_id, _WORDS if self.end_token_id is None else self.end_token_id]
 
 
 class PicturePrompt(NamedTuple):
@@ -60,8 +68,8 @@ class PicturePrompts:
     """
 
     def __init__(self, marks: Marks, *, size: tuple[int, int], num_picture_tokens: int, num_text: int) -> None:
-        self.num_tokens = num_text + 2 + num_picture_tokens
-        self._marks, self._size, self._num_text = marks, size, num_text
+        self._marks, self._size, self._num_text = marks.token_ids, size, num_text
+        self.num_tokens = num_text + len(self._marks) - 1 + num_picture_tokens
         self._random, self._pixels = random.Random(1), np.random.default_rng(1)
         self._seen = self._picture()
 
@@ -86,13 +94,13 @@ class PicturePrompts:
         return PicturePrompt(self._words(self.num_tokens))
 
     def _with(self, pixels: NDArray[np.uint8]) -> PicturePrompt:
-        marks = [self._marks.start_token_id, self._marks.image_token_id, self._marks.end_token_id]
-        return PicturePrompt([*self._words(self._num_text), *marks], pixels)
+        return PicturePrompt([*self._words(self._num_text), *self._marks], pixels)
 
     def _picture(self) -> NDArray[np.uint8]:
         return self._pixels.integers(0, 256, (*self._size, 3), dtype=np.uint8)
 
     def _words(self, count: int) -> list[int]:
-        # Marks have the last numbers of a vocabulary.
-        most = min(self._marks.start_token_id, self._marks.image_token_id) - 1
-        return [self._random.randint(0, most) for _ in range(count)]
+        # Marks have the last numbers of a vocabulary, or some of the first.
+        least = min(self._marks)
+        first, end = (0, least) if least > _WORDS else (_WORDS, 2 * _WORDS)
+        return [self._random.randrange(first, end) for _ in range(count)]

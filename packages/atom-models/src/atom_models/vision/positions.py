@@ -45,10 +45,16 @@ def _number_text(part: NDArray[np.int64], position: int) -> int:
     return position + part.shape[1]
 
 
+def places_of_embeddings(height: int, width: int, spec: VisionSpec) -> NDArray[np.int64]:
+    """Int64 ``[embeddings]``: their places among the tokens of a picture, between whose rows others may stand."""
+    rows, columns = height // spec.unit, width // spec.unit
+    return (np.arange(rows)[:, None] * (spec.num_tokens(height, width) // rows) + np.arange(columns)).ravel()
+
+
 def widened(
     token_ids: Sequence[int], sizes: Sequence[tuple[int, int]], spec: VisionSpec
 ) -> tuple[list[int], list[int]]:
-    """A prompt with as many image tokens for each picture as it has embeddings, in the place of one.
+    """A prompt with all tokens of each picture, in the place of one.
 
     Args:
         sizes: (height, width in pixels) of each picture, in the order of the prompt.
@@ -69,9 +75,9 @@ def widened(
     firsts: list[int] = []
     left = iter(sizes)
     for token in token_ids:
-        repeats = 1
         if token == spec.image_token_id:
             firsts.append(len(tokens))
-            repeats = spec.num_tokens(*next(left))
-        tokens += [token] * repeats
+            tokens += spec.tokens_of(*next(left))
+        else:
+            tokens.append(token)
     return tokens, firsts

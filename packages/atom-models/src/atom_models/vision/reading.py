@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom_models.architectures.registry import picture_defaults
 from atom_models.checkpoint.errors import CheckpointError
-from atom_models.vision.spec import VisionSpec
+from atom_models.vision.families.kimi_k25 import read_kimi_k25
+from atom_models.vision.families.mistral3 import read_mistral3
+from atom_models.vision.fields import PREPROCESSOR, check_always, colors, whole
+from atom_models.vision.spec import PictureDefaults, VisionSpec
 
 if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint
-
-_FILE = "preprocessor_config.json"
-_BICUBIC = 3
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Vision:
 
     Attributes:
         spec: what a host needs to know.
-        config: `vision_config` of the checkpoint's config.
+        config: `vision_config` of the checkpoint's config, and what stands beside it of the tower's projector.
     """
 
     spec: VisionSpec
@@ -48,35 +47,38 @@ def read_vision(checkpoint: Checkpoint) -> Vision | None:
         return None
     if not isinstance(config, Mapping):
         raise CheckpointError(f"config.json: vision_config is {config!r}, not an object")
+    return Vision(*_READERS.get(checkpoint.architecture, _read_qwen)(checkpoint, config, defaults))
+
+
+# Those whose files have fields of their own.
+_READERS = {
+    "KimiK25ForConditionalGeneration": read_kimi_k25,
+    "Mistral3ForConditionalGeneration": read_mistral3,
+}
+
+
+def _read_qwen(
+    checkpoint: Checkpoint, config: Mapping[str, Any], defaults: PictureDefaults
+) -> tuple[VisionSpec, Mapping[str, Any]]:
     processor = checkpoint.preprocessor_config
     _check_processor(processor, config)
-    tokens = {name: _whole(checkpoint.config, name, "config.json", least=0) for name in _TOKENS}
+    tokens = {name: whole(checkpoint.config, name, "config.json", least=0) for name in _TOKENS}
     least, most = _pixels(processor, defaults.min_pixels, defaults.max_pixels)
     spec = VisionSpec(
         image_token_id=tokens["image_token_id"],
         start_token_id=tokens["vision_start_token_id"],
         end_token_id=tokens["vision_end_token_id"],
-        patch_size=_whole(config, "patch_size", "config.json: vision_config"),
-        merge_size=_whole(config, "spatial_merge_size", "config.json: vision_config"),
+        patch_size=whole(config, "patch_size", "config.json: vision_config"),
+        merge_size=whole(config, "spatial_merge_size", "config.json: vision_config"),
         min_pixels=least,
         max_pixels=most,
-        mean=_colors(processor, "image_mean", defaults.mean),
-        std=_colors(processor, "image_std", defaults.std),
+        mean=colors(processor, "image_mean", defaults.mean),
+        std=colors(processor, "image_std", defaults.std),
     )
-    if not all(spec.std):
-        raise CheckpointError(f"{_FILE}: image_std is {spec.std}; no number of it can be 0")
-    return Vision(spec, config)
+    return spec, config
 
 
 _TOKENS = ("image_token_id", "vision_start_token_id", "vision_end_token_id")
-# What our processor does, by the fields with which others say so; where they say something else, it is not ours.
-_ALWAYS: Mapping[str, Any] = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-    "resample": _BICUBIC,
-}
 # Fields of the processor that repeat some of the tower.
 _REPEATED = {
     "patch_size": "patch_size",
@@ -87,59 +89,28 @@ _REPEATED = {
 
 def _check_processor(processor: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Refuses a processor that does not do as ours, or that is another tower's."""
-    for name, value in _ALWAYS.items():
-        if processor.get(name, value) not in (value, None):
-            raise CheckpointError(
-                f"{_FILE}: {name} is {processor[name]!r}, which is not implemented; it can be {value}"
-            )
-    factor = processor.get("rescale_factor")
-    if factor is not None and not math.isclose(_number(factor, "rescale_factor"), 1 / 255, rel_tol=1e-6):
-        raise CheckpointError(f"{_FILE}: rescale_factor is {factor!r}, which is not implemented; it can be 1 / 255")
+    check_always(processor)
     for name, of_tower in _REPEATED.items():
         given, expected = processor.get(name), config.get(of_tower)
         if None not in (given, expected) and given != expected:
             raise CheckpointError(
-                f"{_FILE}: {name} is {given!r}, and config.json says {expected!r} (vision_config.{of_tower}): the "
-                "processor is another model's"
+                f"{PREPROCESSOR}: {name} is {given!r}, and config.json says {expected!r} (vision_config.{of_tower}): "
+                "the processor is another model's"
             )
 
 
 def _pixels(processor: Mapping[str, Any], least: int, most: int) -> tuple[int, int]:
     size = processor.get("size") or {}
     if not isinstance(size, Mapping):
-        raise CheckpointError(f"{_FILE}: size is {size!r}, not an object")
+        raise CheckpointError(f"{PREPROCESSOR}: size is {size!r}, not an object")
     found = {"shortest_edge": least, "longest_edge": most}
     for source, names in (
         (size, {"shortest_edge": "shortest_edge", "longest_edge": "longest_edge"}),
         (size, {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}),
         (processor, {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}),
     ):
-        found |= {own: _whole(source, name, _FILE) for name, own in names.items() if source.get(name) is not None}
+        found |= {own: whole(source, name, PREPROCESSOR) for name, own in names.items() if source.get(name) is not None}
     least, most = found.values()
     if least > most:
-        raise CheckpointError(f"{_FILE}: pictures have at least {least} and at most {most} pixels")
+        raise CheckpointError(f"{PREPROCESSOR}: pictures have at least {least} and at most {most} pixels")
     return least, most
-
-
-def _colors(processor: Mapping[str, Any], name: str, default: tuple[float, float, float]) -> tuple[float, float, float]:
-    given = processor.get(name)
-    if given is None:
-        return default
-    if not isinstance(given, list) or len(given) != 3:
-        raise CheckpointError(f"{_FILE}: {name} is {given!r}; it must be a list of three numbers")
-    red, green, blue = (_number(one, name) for one in given)
-    return red, green, blue
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise CheckpointError(f"{_FILE}: {name} has {value!r}, not a finite number")
-    return float(value)
-
-
-def _whole(fields: Mapping[str, Any], name: str, where: str, *, least: int = 1) -> int:
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        lacks = "lacks" if value is None else f"has {value!r} as"
-        raise CheckpointError(f"{where} {lacks} {name}: a model that takes pictures needs an integer from {least} on")
-    return value

@@ -15,7 +15,7 @@ INSTALL = "pip install pillow"
 
 
 def as_image(picture: Any, spec: VisionSpec) -> Image:
-    """A picture that was resized, bicubically, to `VisionSpec.fitted`; an `Image` is left as it is.
+    """A picture that was resized, bicubically, and filled up with black to `VisionSpec.fitted`; an `Image` as it is.
 
     Args:
         picture: an `Image`, an array uint8 ``[height, width, 3]`` of red, green and blue, or a picture of Pillow, whose
@@ -37,11 +37,13 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
             NAME,
         )
     try:
-        height, width = spec.fitted(picture.height, picture.width)
+        resized, fitted = (how(picture.height, picture.width) for how in (spec.resized, spec.fitted))
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None
-    fitted = _as_rgb(picture, pillow).resize((width, height), pillow.Resampling.BICUBIC)
-    return Image.of(height, width, fitted.tobytes())
+    shown = _as_rgb(picture, pillow).resize(resized[::-1], pillow.Resampling.BICUBIC)
+    if resized != fitted:
+        shown = shown.crop((0, 0, *fitted[::-1]))  # what is outside becomes black
+    return Image.of(*fitted, shown.tobytes())
 
 
 def _checked(array: np.ndarray) -> np.ndarray:

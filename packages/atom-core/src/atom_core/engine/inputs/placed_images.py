@@ -51,11 +51,9 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None
     if images and token_ids[-1] == spec.image_token_id:
-        raise InvalidRequestError(
-            "the prompt ends with a picture; at least one token must follow it, such as the one that ends a picture "
-            f"({spec.end_token_id})",
-            NAME,
-        )
+        ending = spec.end_token_id if spec.row_token_id is None else None
+        such_as = "" if ending is None else f", such as the one that ends a picture ({ending})"
+        raise InvalidRequestError(f"the prompt ends with a picture; at least one token must follow it{such_as}", NAME)
     placed = (
         PlacedImage(image, first, spec.num_tokens(image.height, image.width))
         for image, first in zip(images, firsts, strict=True)
@@ -71,8 +69,11 @@ def _check_image(image: Image, number: int, spec: VisionSpec) -> None:
     what = f"{NAME}[{number}] has {width} x {height} pixels"
     if height < 1 or width < 1 or height % spec.unit or width % spec.unit:
         raise InvalidRequestError(f"{what}; both sides must be multiples of {spec.unit}: {_HOW}", NAME)
-    if not spec.min_pixels <= height * width <= spec.max_pixels:
-        raise InvalidRequestError(f"{what}; it must be {spec.min_pixels} to {spec.max_pixels} of them: {_HOW}", NAME)
+    if not spec.min_pixels <= height * width <= spec.most_pixels:
+        raise InvalidRequestError(f"{what}; it must be {spec.min_pixels} to {spec.most_pixels} of them: {_HOW}", NAME)
+    num_tokens = spec.num_tokens(height, width)
+    if num_tokens > spec.most_tokens:
+        raise InvalidRequestError(f"{what}, {num_tokens} tokens; it can be {spec.most_tokens} of them: {_HOW}", NAME)
     if num_bytes != 3 * height * width:
         raise InvalidRequestError(f"{what} and {num_bytes} bytes; there are 3 bytes for each pixel", NAME)
 
