@@ -18,7 +18,7 @@ from atom_kernels.triton.launch import launch
 # Every token reads its adapter's matrices; beyond so many, products over the matrices of all adapters take less.
 MOST_TOKENS = 64
 # Elements of A of a program, of a warp, and of B of a program, which is one warp; inputs of a program at a time.
-_ELEMENTS_OF_A, _ELEMENTS_OF_WARP, _ELEMENTS_OF_B, _MOST_INPUTS = 8192, 2048, 4096, 16384
+_ELEMENTS_OF_A, _ELEMENTS_OF_WARP, _ELEMENTS_OF_B, _MOST_INPUTS = 16384, 2048, 4096, 16384
 # The largest power of two that is looked for in where parts begin: what is loaded at a time is no longer.
 _MOST_ALIGNED = 16
 
@@ -33,14 +33,8 @@ def shrunk(
     a: torch.Tensor,
     norm_weight: torch.Tensor | None = None,
     norm_offset: float = 0.0,
-    *,
-    before_linear: bool = False,
 ) -> torch.Tensor:
-    """float32 ``[T, R]``: ``A (x * (norm_weight + norm_offset))`` by the A of each row; anything where there is none.
-
-    Args:
-        before_linear: the next kernel is one that reads x without waiting for this one's end.
-    """
+    """float32 ``[T, R]``: ``A (x * (norm_weight + norm_offset))`` by the A of each row; any numbers without one."""
     from atom_kernels.adapters.triton_kernels import shrink_kernel
     from atom_kernels.triton.support import dependent_launch
 
@@ -50,7 +44,7 @@ def shrunk(
     launch(
         shrink_kernel, (len(x), -(-rows // block_r)),
         x, places, a, norm_weight, inner, x.stride(0), norm_offset,
-        NUM_PLACES=num_places, INPUTS=inputs, R=rows, BLOCK_R=block_r, BLOCK_I=block_i, LATE=before_linear,
+        NUM_PLACES=num_places, INPUTS=inputs, R=rows, BLOCK_R=block_r, BLOCK_I=block_i,
         num_warps=num_warps, **dependent_launch(),
     )  # fmt: skip
     return inner

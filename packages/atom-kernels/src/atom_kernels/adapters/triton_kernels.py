@@ -10,14 +10,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.triton.support import let_next_start, wait_for_inputs, wait_for_kernels_before
+from atom_kernels.triton.support import wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["norm_offset"])
 def shrink_kernel(
     x_ptr, places_ptr, a_ptr, norm_weight_ptr, inner_ptr, x_stride, norm_offset,
     NUM_PLACES: tl.constexpr, INPUTS: tl.constexpr, R: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_I: tl.constexpr, DEPENDENT: tl.constexpr, LATE: tl.constexpr = False,
+    BLOCK_R: tl.constexpr, BLOCK_I: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Programs ``[T, blocks of R]``: ``inner[T, R] = A (x * norm weight)``, the weight where there is one."""
     token = tl.program_id(0).to(tl.int64)
@@ -27,11 +27,7 @@ def shrink_kernel(
     is_row = has_adapter & (rows < R)
     a_at = a_ptr + (place - 1) * (R * INPUTS) + rows * INPUTS
     a = _load_a(a_at, is_row, 0, INPUTS, BLOCK_I)
-    if LATE:
-        wait_for_kernels_before(DEPENDENT)
-        let_next_start(DEPENDENT)
-    else:
-        wait_for_inputs(DEPENDENT)
+    wait_for_inputs(DEPENDENT)
     x_at = x_ptr + token * x_stride
     sums = a.to(tl.float32) * _load_x(x_at, norm_weight_ptr, norm_offset, has_adapter, 0, INPUTS, BLOCK_I)[None, :]
     for first in tl.static_range(BLOCK_I, INPUTS, BLOCK_I):

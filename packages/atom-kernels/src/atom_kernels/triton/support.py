@@ -39,20 +39,6 @@ def wait_for_inputs(DEPENDENT: tl.constexpr):
 
 
 @triton.jit
-def let_next_start(DEPENDENT: tl.constexpr):
-    """Lets the next kernel start."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-
-
-@triton.jit
-def wait_for_kernels_before(DEPENDENT: tl.constexpr):
-    """Waits until all kernels before this one are done and what they wrote can be read."""
-    if DEPENDENT:
-        gdc_wait()
-
-
-@triton.jit
 def prefetch_to_l2(pointers, mask):
     """Asks for the 128 bytes around each pointer, without waiting for them."""
     tl.inline_asm_elementwise(

@@ -136,9 +136,7 @@ def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., to
     if plan.op is not FUSED_LINEAR:
         return run
 
-    def apply(
-        x: Any, residual: torch.Tensor | None = None, low_rank: LowRankTerm | None = None
-    ) -> torch.Tensor:
+    def apply(x: Any, residual: torch.Tensor | None = None, low_rank: LowRankTerm | None = None) -> torch.Tensor:
         if isinstance(x, Rounded):
             return run(x.codes_TD, None, 0.0, 0.0, residual, x.scale_TG)
         inputs = (*(x if isinstance(x, Unnormed) else (x, None, 0.0, 0.0)), residual)

@@ -13,7 +13,7 @@ import triton.language as tl
 from atom_kernels.linear.triton.codes import decode_in_pairs, prefetch_codes
 from atom_kernels.linear.triton.low_rank import added_by_adapters, places_of, prefetch_b
 from atom_kernels.linear.triton.packed import packed_products, packed_products_of_one_row
-from atom_kernels.triton.support import let_next_start, prefetch_to_l2, wait_for_inputs, wait_for_kernels_before
+from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_rows", "eps", "norm_offset"])
@@ -25,7 +25,7 @@ def skinny_linear_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     STAGES: tl.constexpr, PREFETCH: tl.constexpr, MAKES_WEIGHTS: tl.constexpr, DEPENDENT: tl.constexpr,
     NUM_PLACES: tl.constexpr = 0, RANK: tl.constexpr = 0, BLOCK_R: tl.constexpr = 1, AT_ONCE: tl.constexpr = 1,
-    PART_ENDS: tl.constexpr = (), LATE: tl.constexpr = True,
+    PART_ENDS: tl.constexpr = (),
 ):  # fmt: skip
     """``out[M, N] = act(rms_norm(x) @ weight.T + bias) + residual``; more rows than BLOCK_M read the weight again.
 
@@ -61,10 +61,7 @@ def skinny_linear_kernel(
                 prefetch_b(b_ptr, places, first + N, 2 * N, outputs_of_b, RANK, BLOCK_R, BLOCK_N)
     else:
         places = rows
-    if b_ptr is not None and LATE:
-        let_next_start(DEPENDENT)
-    else:
-        wait_for_inputs(DEPENDENT)
+    wait_for_inputs(DEPENDENT)
     if KIND != "plain" and BLOCK_M == 1:
         gate, up, squares = packed_products_of_one_row(
             x_ptr + row_block * x_stride, weight_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset,
@@ -122,13 +119,13 @@ def skinny_linear_kernel(
             _finish(
                 gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, inner_ptr, b_ptr, places, rows,
                 outputs, block * BLOCK_N, num_rows, eps,
-                N, K, GATED, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N, DEPENDENT, LATE,
+                N, K, GATED, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N,
             )  # fmt: skip
     else:
         _finish(
             gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, inner_ptr, b_ptr, places, rows,
             outputs, block * BLOCK_N, num_rows, eps,
-            N, K, GATED, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N, DEPENDENT, LATE,
+            N, K, GATED, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N,
         )  # fmt: skip
 
 
@@ -228,12 +225,10 @@ def _finish(
     gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, inner_ptr, b_ptr, places, rows, outputs, first,
     num_rows, eps,
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, RANK: tl.constexpr, PART_ENDS: tl.constexpr,
-    AT_ONCE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DEPENDENT: tl.constexpr, LATE: tl.constexpr,
+    AT_ONCE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Adapters, norm, bias, activation and residual, in float32, rounded once."""
     if b_ptr is not None:
-        if LATE:
-            wait_for_kernels_before(DEPENDENT)
         has_adapter = (places > 0)[None, :]
         outputs_of_b: tl.constexpr = 2 * N if GATED else N
         added = added_by_adapters(

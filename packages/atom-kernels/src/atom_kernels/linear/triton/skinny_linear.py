@@ -93,17 +93,16 @@ class SkinnyLinear:
             )
             parts, squares = floats[programs * config.block_m :], floats
         if x.shape[0]:
-            shrunk_inputs, constants = (None, None, None), {}
+            # Right before: while it runs, the linear's kernel asks for its weights.
+            term, constants = (None, None, None), {}
             if low_rank is not None:
-                inner = shrunk(
-                    multiplied_by_a, low_rank.places_T, low_rank.a_NRI, norm_weight, norm_offset, before_linear=True
-                )
-                shrunk_inputs = (inner, low_rank.places_T, low_rank.b_NrO)
+                inner = shrunk(multiplied_by_a, low_rank.places_T, low_rank.a_NRI, norm_weight, norm_offset)
+                term = (inner, low_rank.places_T, low_rank.b_NrO)
                 constants = _constants_of(*low_rank.b_NrO.shape[:2], low_rank.parts)
             launch(
                 skinny_linear_kernel, (row_blocks, self._num_blocks, config.split_k),
                 x, x_scale, self._weight, self._scale, self._minimum, self._bias, norm_weight, residual, out, parts,
-                squares, counter, *shrunk_inputs, x.shape[0], x.stride(0), eps, norm_offset, **self._constants, **constants,
+                squares, counter, *term, x.shape[0], x.stride(0), eps, norm_offset, **self._constants, **constants,
             )  # fmt: skip
         return out
 
