@@ -70,7 +70,8 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
         num_rows = x.shape[0]
         if row_scale is not None or (low_rank is not None and num_rows > MOST_TOKENS):
             return in_steps()(x, norm_weight, eps, norm_offset, residual, row_scale, low_rank)
-        return by_rows[min(num_rows, most)](x, norm_weight, eps, norm_offset, residual, low_rank)
+        linear = by_rows[min(num_rows, most)]
+        return linear(x, norm_weight, eps, norm_offset, residual, low_rank)
 
     return run
 
