@@ -105,7 +105,7 @@ class Transformers:
         import torch
         from transformers import DynamicCache
 
-        cache = DynamicCache() if cache is None else cache
+        cache = DynamicCache(config=self._model.config) if cache is None else cache
         with torch.no_grad():
             output = self._model(input_ids=input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return output.logits[:, -1].argmax(-1, keepdim=True), cache
