@@ -86,8 +86,9 @@ def _fields(block: str, options: argparse.Namespace) -> dict[str, Any]:
         "experts with biases and sinks": {"num_local_experts": options.experts, "intermediate_size": hidden // 2}
         | {"sliding_window": 128, "head_dim": 64},
         "gated delta nets": _delta_nets(heads) | {"head_dim": 128, "num_attention_heads": heads // 2},
+        # `transformers` saves the dense layers of this type under the names of mixtures: so there are none.
         "Kimi's delta nets": latent
-        | {"q_lora_rank": None, "num_local_experts": options.experts}
+        | {"q_lora_rank": None, "num_local_experts": options.experts, "first_k_dense_replace": 0}
         | {"linear_attn_config": _kimi_layers(heads, options.layers)},
         "fallback, Qwen3": {"head_dim": 64},
         "fallback, Gemma 2": windows,
