@@ -69,6 +69,8 @@ def test_layers_that_compute_something_else_stay_as_they_are(tmp_path: Path, mon
     monkeypatch.setattr(Olmo2MLP, "forward", lambda self, x: mlp(self, x) + 0.01)
     _, names = load(make_decoder("olmo2", tmp_path))
     assert not names & {"norm", "q_norm", "mlp"}
+    monkeypatch.setattr(Olmo2MLP, "forward", lambda self, x: mlp(self, x).clamp(-100, 100))
+    assert "mlp" not in load(tmp_path)[1]
     assert {"gate_proj", "up_proj"} <= names
 
 
