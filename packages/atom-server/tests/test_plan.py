@@ -10,7 +10,7 @@ import pytest
 
 from atom_core import EngineArgs
 from atom_core.config import CacheFormat, options_of
-from atom_core.models import model_requirements, open_checkpoint
+from atom_core.models import find_accelerators, model_requirements, open_checkpoint, place
 from atom_server.cli.main import main
 from atom_server.cli.plan.tables import memory_lines
 from published_configs import NAMES, architecture_of, write_published_config
@@ -70,6 +70,30 @@ def test_a_state_for_each_draft_is_planned(tmp_path: Path, capsys):
         "atom plan: num_speculative_tokens is 16; Qwen3_5MoeForConditionalGeneration keeps a state for each draft, "
         "15 at most: ask for no more\n",
     )
+
+
+STATES = ("qwen3-next-80b-a3b", "qwen3.5-397b-a17b", "kimi-linear-48b-a3b")
+
+
+@pytest.mark.parametrize("name", [*STATES, "glm-5", "deepseek-v3.2", "kimi-k2.5"])
+def test_states_behind_cached_prefixes_take_their_room_where_layers_keep_states(name: str, tmp_path: Path, capsys):
+    needs = model_requirements(open_checkpoint(write_published_config(name, tmp_path)))
+    cache = CacheFormat("bfloat16")
+    each, weights, kept = needs.kv_bytes(4096, cache), needs.weight_bytes["bfloat16"], 4 if name in STATES else 3
+    asked = ("--model", tmp_path, "--context", "4096", "--kv-cache-dtype", "bf16", "--requests", "9")
+    # The engine gives a quarter of the cache to them (`size_cache`), and nine requests have what is left of it.
+    for room, fits in ((kept * 3 * each, "yes"), (kept * 3 * each - 4, "no")):
+        _, text = plan(capsys, *asked, "--memory", str(weights + room))
+        row = next(re.split(r"  +", line) for line in text.splitlines() if line.startswith("bfloat16 "))
+        assert (row[6], row[7]) == (fits, "9" if fits == "yes" else "8")
+        assert ("a quarter of the cache's room" in text) is (name in STATES)
+
+    share, device = needs.on_rank(8), find_accelerators("MI355X")[0]
+    placed = place(needs, device, 8, weight_format="bfloat16", cache=cache)
+    assert share is not None
+    assert placed is not None
+    room = placed.cache_bytes - (placed.cache_bytes // 4 if name in STATES else 0)
+    assert placed.num_requests(4096) == max(room, 0) // share.kv_bytes(4096, cache, device.platform)
 
 
 def test_accelerators_are_planned_with_whole_experts(tmp_path: Path, capsys):

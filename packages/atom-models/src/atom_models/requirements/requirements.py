@@ -24,7 +24,7 @@ from atom_models.layers import LightningIndex
 from atom_models.layers.loadable import loadable
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
-from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
+from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups, snapshot_bytes
 from atom_models.requirements.parameters import Count, count_parameters
 from atom_models.requirements.rank_work import RankWork, rank_work
 from atom_models.requirements.sharing import OneOf, groups_of
@@ -53,6 +53,10 @@ class RankShare:
     def kv_bytes(self, num_tokens: int, cache: CacheFormat, platform: Platform | None = None) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
         return _kv_bytes(self.cache_groups, num_tokens, cache, platform)
+
+    def snapshot_bytes(self, room: int) -> int:
+        """Bytes of a cache of `room` bytes that states behind cached prefixes take on this rank."""
+        return snapshot_bytes(self.cache_groups, room)
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,10 @@ class ModelRequirements:
     def kv_bytes(self, num_tokens: int, cache: CacheFormat) -> int:
         """Bytes of cache that a request of `num_tokens` takes, all of it on this machine."""
         return _kv_bytes(self.cache_groups, num_tokens, cache, None)
+
+    def snapshot_bytes(self, room: int) -> int:
+        """Bytes of a cache of `room` bytes that states behind cached prefixes take; 0 where no layer keeps a state."""
+        return snapshot_bytes(self.cache_groups, room)
 
 
 def _kv_bytes(groups: tuple[CacheGroup, ...], num_tokens: int, cache: CacheFormat, platform: Platform | None) -> int:
