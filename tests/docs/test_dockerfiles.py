@@ -55,7 +55,7 @@ def test_every_build_that_a_page_tells_of_is_one():
     text = (ROOT / "docker" / "Dockerfile").read_text()
     stages = re.findall(r"^FROM \S+ AS (\w+)$", text, re.MULTILINE)
     devices = set(stages) - {"wheels", "compiler"}
-    told = [line for page in PAGES for line in re.findall(r"docker build -f docker/(.+?) \.(?:$|`)", page, re.MULTILINE)]
+    told = re.findall(r"docker build -f docker/(.+?) \.(?:$|`)", "\n".join(PAGES), re.MULTILINE)
     words = [re.match(r"(\S+)(?: --build-arg DEVICE=(\w+))? -t atom(?:-vllm)?:(\w+)$", line) for line in told]
     assert {word[1] for word in words if word} == {path.name for path in DOCKERFILES}
     assert {word[2] for word in words if word and word[2]} == devices

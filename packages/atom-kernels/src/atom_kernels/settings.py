@@ -19,7 +19,7 @@ def native_compiler() -> str:
 
 
 def native_cache_dir() -> Path:
-    """Where compiled kernels are kept: ``native`` in ``ATOM_CACHE_DIR``, ``$XDG_CACHE_HOME/atom`` or ``~/.cache/atom``."""
+    """Where C kernels are kept: ``native`` in ``ATOM_CACHE_DIR``, ``$XDG_CACHE_HOME/atom`` or ``~/.cache/atom``."""
     own = os.environ.get("ATOM_CACHE_DIR", "").strip()
     if own:
         return Path(own).expanduser() / "native"
