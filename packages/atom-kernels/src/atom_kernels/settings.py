@@ -19,7 +19,10 @@ def native_compiler() -> str:
 
 
 def native_cache_dir() -> Path:
-    """Where compiled kernels are kept: ``$XDG_CACHE_HOME/atom/native``, or ``~/.cache/atom/native``."""
+    """Where C kernels are kept: ``native`` in ``ATOM_CACHE_DIR``, ``$XDG_CACHE_HOME/atom`` or ``~/.cache/atom``."""
+    own = os.environ.get("ATOM_CACHE_DIR", "").strip()
+    if own:
+        return Path(own).expanduser() / "native"
     root = os.environ.get("XDG_CACHE_HOME", "").strip()
     return (Path(root) if root else Path.home() / ".cache") / "atom" / "native"
 
