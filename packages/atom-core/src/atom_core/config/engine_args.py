@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from atom_core.config.dp_attention import read_dp_attention
 from atom_core.config.executor_backend import check_backend
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_kv_transfer
@@ -231,7 +232,11 @@ class EngineArgs:
         1000, "Steps before each such move whose rows are counted; at most eplb_step_interval.", minimum=1
     )
     eplb_step_interval: int = _parallel(3000, "Steps from one such move to the next.", minimum=1)
-    enable_dp_attention: bool = _parallel(False, "Data-parallel attention.")
+    enable_dp_attention: bool = _parallel(
+        False,
+        "Engines that each attend to requests of their own share the experts of a mixture: one for each of "
+        "tensor_parallel_size, or data_parallel_size of them (see dp-attention.md).",
+    )
     port: int = _parallel(
         8006,
         "Accepted for compatibility, and of no effect: engines of one node talk over a private socket file. "
@@ -343,8 +348,11 @@ class EngineArgs:
     )
 
     def __post_init__(self) -> None:
-        for entry in options_of(type(self)):
-            object.__setattr__(self, entry.name, entry.check(getattr(self, entry.name)))
+        entries = {entry.name: entry for entry in options_of(type(self))}
+        for name, entry in entries.items():
+            object.__setattr__(self, name, entry.check(getattr(self, name)))
+        for name, value in read_dp_attention(self).items():
+            object.__setattr__(self, name, entries[name].check(value))
         if self.block_size != 1 and self.block_size % 16:
             raise ConfigError(f"block_size is {self.block_size}; it must be 1 or a multiple of 16")
         if self.kv_cache_memory is not None and self.num_kv_blocks is not None:

@@ -47,7 +47,7 @@ class Placement:
 
     def num_requests(self, context: int) -> int:
         """Requests of `context` tokens that fit at once, of a model whose layers keep something."""
-        return max(0, self.cache_bytes) // self.bytes_of_request(context)
+        return max(0, self.cache_bytes) // self.bytes_of_request(context) * self.share.num_engines
 
 
 def place(
