@@ -1,4 +1,4 @@
-"""Engines in processes of their own that share experts: they start, answer, and end with the first of them that dies."""
+"""Engines in processes of their own that share experts: they start, answer, and end with the first one that dies."""
 
 from __future__ import annotations
 
