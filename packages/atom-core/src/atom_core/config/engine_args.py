@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from atom_core.config.dp_attention import read_dp_attention
 from atom_core.config.executor_backend import check_backend
 from atom_core.config.kv_events import read_kv_events
 from atom_core.config.kv_transfer import check_kv_transfer
@@ -18,6 +17,7 @@ from atom_core.config.lora.modules import read_modules
 from atom_core.config.offload import read_offload
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
+from atom_core.config.parallel.dp_attention import read_dp_attention
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
 from atom_core.config.unbuilt import refuse_for_experts, refuse_in_stages, refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES

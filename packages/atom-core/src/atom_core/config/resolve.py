@@ -15,7 +15,7 @@ from atom_core.config.kv_transfer import check_travels, of_engine, read_kv_trans
 from atom_core.config.lora.limits import read_lora
 from atom_core.config.offload import check_offload, read_offload
 from atom_core.config.options import ConfigError
-from atom_core.config.parallel import resolve_parallel
+from atom_core.config.parallel.ranks import resolve_parallel
 from atom_core.config.sections import (
     CacheConfig,
     CompileConfig,

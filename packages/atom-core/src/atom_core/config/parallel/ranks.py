@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from atom_core import settings
 from atom_core.config.devices import traits_of
-from atom_core.config.dp_attention import spreads_over_engines
 from atom_core.config.options import ConfigError
+from atom_core.config.parallel.dp_attention import spreads_over_engines
 from atom_core.config.sections import BalanceConfig, ParallelConfig
 from atom_core.config.unbuilt import refuse_for_context
 from atom_models.architectures.registry import has_experts
