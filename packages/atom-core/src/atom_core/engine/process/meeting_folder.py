@@ -10,7 +10,7 @@ class MeetingFolder:
     """A folder that no other user can enter. Engines that are started anew need another one.
 
     Attributes:
-        path: of the present one.
+        path: where the present folder is.
     """
 
     def __init__(self) -> None:
