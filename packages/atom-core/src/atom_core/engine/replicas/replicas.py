@@ -26,7 +26,7 @@ from atom_core.messages import EngineOutput, Submission
 logger = logging.getLogger(__name__)
 
 RESTART_SECONDS = 600.0
-# Of engines that die together each may tell its own cause for so long.
+# Engines that die together may each tell a cause of their own for so long.
 OWN_CAUSE_SECONDS = 1.0
 
 
