@@ -102,7 +102,7 @@ def test_errors_for_people_are_shown_as_they_are_and_others_with_their_kind():
 
 @pytest.mark.parametrize(
     "flags",
-    ["--enable-dp-attention", "--trust-remote-code"],
+    ["--trust-remote-code"],
 )
 def test_a_feature_that_is_not_built_is_refused_in_one_line(flags, capsys):
     assert main(["serve", *flags.split(), "--model", "./nowhere"]) == 2

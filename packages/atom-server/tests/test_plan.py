@@ -110,6 +110,21 @@ def test_accelerators_are_planned_with_whole_experts(tmp_path: Path, capsys):
     assert sizes[1] - sizes[0] == pytest.approx(0.5 * 32 * 3 * 4096 * 14336 * 2 / 2**30, abs=0.1)
 
 
+def test_accelerators_with_requests_of_their_own_hold_an_equal_part_of_the_experts_and_all_else(tmp_path: Path, capsys):
+    folder, found = write_published_config("mixtral-8x7b", tmp_path), []
+    for flags in (("--enable-expert-parallel",), ("--enable-dp-attention",)):
+        _, text = plan(capsys, "--model", folder, "--on", "H100", "--weights", "bfloat16", "--context", "4096", *flags)
+        assert f"by --tensor-parallel-size and {flags[0]} of `atom serve`" in text
+        [row] = [row for row in rows_of(text, "H100") if row[2] == "4"]
+        found.append((float(row[3].removesuffix(" GiB")), float(row[4].removesuffix(" GiB")), int(row[6])))
+    experts = 32 * 2 * 3 * 4096 * 14336 * 2 / 2**30
+    attention = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024) + 2 * 32000 * 4096
+    (cut, _, _), (whole, room, requests) = found
+    assert whole - experts == pytest.approx(2 * attention / 2**30, abs=0.1)
+    assert cut - experts == pytest.approx(2 * attention / 4 / 2**30, abs=0.1)
+    assert requests == 4 * int(room * 2**30 // (32 * 2 * 1024 * 2 * 4096))
+
+
 def test_accelerators_that_share_a_context_hold_as_many_times_the_requests(tmp_path: Path, capsys):
     folder, found = write_published_config("deepseek-r1", tmp_path), []
     config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 4}
@@ -345,6 +360,8 @@ def test_what_no_rank_of_a_system_holds_ends_with_one(tmp_path: Path, capsys):
         (("-pp", "2"), "--pipeline-parallel-size is for --simulate SYSTEM"),
         (("-tp", "2"), "--tensor-parallel-size is for --simulate SYSTEM"),
         (("--batch-sizes", "1"), "--batch-sizes is for --simulate SYSTEM"),
+        (("--enable-dp-attention",), "--enable-dp-attention is for several devices: give --on"),
+        (("--on", "H100", "--enable-dp-attention"), "--enable-dp-attention: this model has no experts"),
         (("--enable-expert-parallel",), "--enable-expert-parallel is for several devices: give --on ACCELERATOR or"),
         (("--decode-context-parallel-size", "2"), "--decode-context-parallel-size is for several devices: give --on"),
         (("--simulate", "8xH100", "--batch-sizes", "1,x"), "'1,x' is not numbers from 1 between commas"),

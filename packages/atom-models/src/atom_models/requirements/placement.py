@@ -51,7 +51,7 @@ class Placement:
         They have what states behind cached prefixes leave.
         """
         left = self.cache_bytes - self.share.snapshot_bytes(self.cache_bytes)
-        return max(0, left) // self.bytes_of_request(context)
+        return max(0, left) // self.bytes_of_request(context) * self.share.num_engines
 
 
 def place(

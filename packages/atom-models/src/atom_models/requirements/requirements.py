@@ -27,14 +27,16 @@ from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, 
 from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups, snapshot_bytes
 from atom_models.requirements.parameters import Count, count_parameters
 from atom_models.requirements.rank_work import RankWork, rank_work
-from atom_models.requirements.sharing import OneOf, groups_of
+from atom_models.requirements.sharing import OneOf, groups_of, spread_experts
 
 BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
 class RankShare:
-    """What one of several tensor-parallel ranks holds, weights by number format and caches, and what it runs.
+    """What one of several ranks holds, weights by number format and caches, and what it runs.
+
+    They share each layer, or are an engine each, with requests of its own, which share the experts alone.
 
     Attributes:
         mixers: layers that are alike, and how many there are.
@@ -44,6 +46,7 @@ class RankShare:
     cache_groups: tuple[CacheGroup, ...]
     work: RankWork
     mixers: Mapping[MixerProblem, int] = field(default_factory=dict)
+    num_engines: int = 1
 
     def copied_bytes(self, platform: Platform) -> int:
         """Bytes of weights that layers with a cache keep there in another order, beside those in `weight_bytes`."""
@@ -128,6 +131,7 @@ def model_requirements(
     *,
     num_drafts: int = 0,
     enable_expert_parallel: bool = False,
+    enable_dp_attention: bool = False,
     num_context_ranks: int = 1,
     language_model_only: bool = False,
 ) -> ModelRequirements:
@@ -137,6 +141,7 @@ def model_requirements(
         model_impl: as the engine's: "auto", "atom" or "transformers".
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         enable_expert_parallel: ranks hold whole experts, not a part of each.
+        enable_dp_attention: each rank is an engine, and these share the experts alone.
         num_context_ranks: neighbors among tensor-parallel ranks that share the context; their number divides these.
         language_model_only: what sees pictures is not built, and not counted.
 
@@ -152,7 +157,7 @@ def model_requirements(
         model_impl=model_impl,
         num_drafts=num_drafts,
         language_model_only=language_model_only,
-        groups=UNSHARED.spreading_experts() if enable_expert_parallel else UNSHARED,
+        groups=UNSHARED.spreading_experts() if enable_expert_parallel or enable_dp_attention else UNSHARED,
     )
     published, refusal = quantization_method(checkpoint.config), None
     try:
@@ -169,6 +174,8 @@ def model_requirements(
     stored = _Stored(published, is_read=refusal is None)
     count = count_parameters(model)
     of_rank = functools.partial(_rank_share, checkpoint, context, stored, num_context_ranks=num_context_ranks)
+    if enable_dp_attention:
+        of_rank = functools.partial(_engine_share, checkpoint, context, stored)
     whole, why_not_kept = _share(model, count, stored), functools.partial(_why_not_kept, model, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
@@ -228,6 +235,19 @@ def _rank_share(
     except CheckpointError:
         return None
     return _share(model, count_parameters(model), stored)
+
+
+def _engine_share(
+    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_engines: int, stage: Stage = WHOLE
+) -> RankShare | None:
+    """What an engine of one rank holds, of so many that share their experts; None where there are stages."""
+    if stage != WHOLE:
+        return None
+    try:
+        model = construct_model(checkpoint, replace(context, groups=spread_experts(num_engines)))
+    except CheckpointError:
+        return None
+    return replace(_share(model, count_parameters(model), stored), num_engines=num_engines)
 
 
 def _on_rank(context: BuildContext, num_ranks: int, num_context_ranks: int, stage: Stage = WHOLE) -> BuildContext:
