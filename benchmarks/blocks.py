@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import documents, machine, report, tables, timing
+from benchmarks.block_models import BLOCKS, write_model
 from benchmarks.offline import Scenario
 from benchmarks.sides import SideProcess
 
-SIDES = ("atom", "transformers")
-VOCAB_SIZE = 4096
-BLOCKS = ("mixture of experts", "latent attention", "experts with biases and sinks")
+OWN_FILE = "our own file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks blocks`."""
-    parser.add_argument("--blocks", nargs="+", choices=BLOCKS, default=BLOCKS[:2], help="what the models are made of")
+    known = list(BLOCKS)
+    parser.add_argument("--blocks", nargs="+", choices=known, default=known[:2], help="what the models are made of")
     parser.add_argument("--hidden", type=int, default=1024, help="hidden size")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--experts", type=int, default=32, help="of which each token takes 4")
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measure(block: str, path: Path, scenarios: list[Scenario], *, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every scenario of one model, both sides in turns."""
+    """Every scenario of one model, all sides in turns."""
     longest = max(scenario.context for scenario in scenarios) + (options.turns + 1) * (options.steps + 2) + 64
     settings = {
         "path": str(path),
@@ -70,7 +70,7 @@ def measure(block: str, path: Path, scenarios: list[Scenario], *, options: argpa
         "max_model_len": longest,
         "max_num_seqs": max(scenario.batch_size for scenario in scenarios),
     }
-    sides = [SideProcess(name, **settings) for name in SIDES]
+    sides = open_sides(block, settings)
     results = []
     try:
         for scenario in scenarios:
@@ -86,7 +86,9 @@ def measure(block: str, path: Path, scenarios: list[Scenario], *, options: argpa
                     "block": block,
                     "scenario": scenario.name,
                     "engines": {name: timings.summary() for name, timings in taken.items()},
-                    "times_faster_than": {"transformers": timing.ratios(taken["atom"], taken["transformers"])},
+                    "times_faster_than": {
+                        name: timing.ratios(taken["atom"], others) for name, others in taken.items() if name != "atom"
+                    },
                     "share_used_by_others": interference.share(),
                 }
             )
@@ -96,58 +98,9 @@ def measure(block: str, path: Path, scenarios: list[Scenario], *, options: argpa
     return results
 
 
-def write_model(block: str, folder: Path, options: argparse.Namespace) -> Path:
-    """A random checkpoint, written by `transformers`, for both sides to read."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    model_type, fields = _config(block, options)
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **fields)
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, options.dtype))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # Routers as sharp as trained ones, so that tokens part.
-            if name.endswith(("gate.weight", "router.weight")):
-                parameter.normal_(0, 0.1)
-    model.save_pretrained(folder)
-    return folder
-
-
-def _config(block: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    hidden = options.hidden
-    heads = max(4, hidden // 64)
-    fields: dict[str, Any] = {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
-        "num_hidden_layers": options.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads // 4,
-        "max_position_embeddings": 8192,
-        "num_experts_per_tok": 4,
-        "tie_word_embeddings": False,
-    }
-    if block == "mixture of experts":
-        experts = {"num_experts": options.experts, "moe_intermediate_size": hidden // 2, "norm_topk_prob": True}
-        return "qwen3_moe", fields | experts | {"head_dim": 64}
-    if block == "experts with biases and sinks":
-        experts = {"num_local_experts": options.experts, "intermediate_size": hidden // 2, "sliding_window": 128}
-        return "gpt_oss", fields | experts | {"head_dim": 64}
-    latent = {
-        "num_key_value_heads": heads,
-        "q_lora_rank": 3 * hidden // 8,
-        "kv_lora_rank": hidden // 4,
-        "qk_nope_head_dim": 64,
-        "qk_rope_head_dim": 32,
-        "v_head_dim": 64,
-        # Dense feed-forward layers in all of them: experts have a model of their own.
-        "first_k_dense_replace": options.layers,
-        "n_routed_experts": options.experts,
-        "n_group": 1,
-        "topk_group": 1,
-        "moe_intermediate_size": hidden // 2,
-    }
-    return "deepseek_v3", fields | latent
+def open_sides(block: str, settings: dict[str, Any]) -> list[SideProcess]:
+    """Our engine, `transformers`, and where ours runs layers of `transformers` without need, our engine as it is."""
+    if not BLOCKS[block].has_file:
+        return [SideProcess(name, **settings) for name in ("atom", "transformers")]
+    fallback = SideProcess("atom fallback", label="atom", **settings)
+    return [fallback, SideProcess("transformers", **settings), SideProcess("atom", label=OWN_FILE, **settings)]

@@ -4,47 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import random
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from atom_core import LLMEngine, SamplingParams
-from atom_core.messages import Image
 from benchmarks import documents, machine, report, timing
-from benchmarks.gpu.models import MODELS
-from benchmarks.peers import random_tokens
+from benchmarks.gpu.models import MODELS, write_config
+from benchmarks.picture_prompts import AGAIN, NEW, TEXT, Marks, PicturePrompts
 
-NEW, AGAIN, TEXT = "a new picture", "a picture seen before", "as many tokens of text"
-_TEXT_CONFIG = {
-    **{name: value for name, value in MODELS["qwen3-8b"].items() if name != "architectures"},
-    "rope_theta": 5000000, "max_position_embeddings": 262144, "model_type": "qwen3_vl_text",
-    "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [24, 20, 20]},
-}  # fmt: skip
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-vl-8b": {
-        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "tie_word_embeddings": False,
-        "image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652,
-        "vision_end_token_id": 151653, "torch_dtype": "bfloat16", "text_config": _TEXT_CONFIG,
-        "vision_config": {
-            "model_type": "qwen3_vl", "deepstack_visual_indexes": [8, 16, 24], "depth": 27, "hidden_size": 1152,
-            "hidden_act": "gelu_pytorch_tanh", "in_channels": 3, "intermediate_size": 4304, "num_heads": 16,
-            "num_position_embeddings": 2304, "out_hidden_size": 4096, "patch_size": 16, "spatial_merge_size": 2,
-            "temporal_patch_size": 2,
-        },
-    },
-}  # fmt: skip
+SEEING = tuple(name for name, config in MODELS.items() if "vision_config" in config)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks images`."""
-    parser.add_argument("--model", default="qwen3-vl-8b", help=f"{', '.join(SHAPES)} (dummy weights), or a folder")
+    parser.add_argument("--model", default="qwen3-vl-8b", help=f"{', '.join(SEEING)} (dummy weights), or a folder")
     machine.add_dtype_flag(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--side", type=int, default=1024, help="pixels on each side of the picture")
@@ -86,7 +63,7 @@ def table(document: dict[str, Any]) -> str:
 
 
 class Prompts:
-    """Prompts of one length for an engine, with other text each: the KV cache has none of them.
+    """Prompts for an engine (see `PicturePrompts`), and the time to their first tokens.
 
     Attributes:
         num_tokens: how many each prompt has.
@@ -96,41 +73,29 @@ class Prompts:
         spec = engine.info.images
         if spec is None:
             raise SystemExit(f"{engine.info.model} reads text alone: name a model that sees")
-        self._engine, self._spec, self._num_text = engine, spec, num_text
-        self._size = spec.fitted(side, side)
-        self.num_tokens = num_text + 2 + spec.num_tokens(*self._size)
-        self._random, self._pixels = random.Random(1), np.random.default_rng(1)
-        self._seen = self._picture()
+        size = spec.fitted(side, side)
+        marks = Marks(spec.start_token_id, spec.image_token_id, spec.end_token_id)
+        count = spec.num_tokens(*size)
+        self._prompts = PicturePrompts(marks, size=size, num_picture_tokens=count, num_text=num_text)
+        self._engine, self.num_tokens = engine, self._prompts.num_tokens
 
     def new(self) -> dict[str, Any]:
         """With pixels that no prompt had before."""
-        return self._with(self._picture())
+        return self._prompts.new().as_ours()
 
     def again(self) -> dict[str, Any]:
         """With the picture of the prompt before of this kind: its features are there."""
-        return self._with(self._seen)
+        return self._prompts.again().as_ours()
 
     def text(self) -> dict[str, Any]:
         """Without a picture."""
-        return {"prompt_token_ids": self._words(self.num_tokens)}
+        return self._prompts.text().as_ours()
 
     def first_token(self, prompt: dict[str, Any]) -> None:
         """From `add_request` to the first token."""
         self._engine.add_request([prompt], SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True))
         while not self._engine.step():
             pass
-
-    def _with(self, picture: Image) -> dict[str, Any]:
-        marks = [self._spec.start_token_id, self._spec.image_token_id, self._spec.end_token_id]
-        return {"prompt_token_ids": [*self._words(self._num_text), *marks], "images": [picture]}
-
-    def _picture(self) -> Image:
-        height, width = self._size
-        return Image.of(height, width, self._pixels.bytes(3 * height * width))
-
-    def _words(self, count: int) -> list[int]:
-        # Marks have the last numbers of a vocabulary.
-        return random_tokens(self._random, count, min(self._spec.start_token_id, self._spec.image_token_id))
 
 
 def _turn(make: Callable[[], dict[str, Any]], first_token: Callable[[dict[str, Any]], None]) -> Any:
@@ -144,20 +109,20 @@ def _turn(make: Callable[[], dict[str, Any]], first_token: Callable[[dict[str, A
 
 
 def _open(options: argparse.Namespace, open_now: contextlib.ExitStack) -> LLMEngine:
-    shape = SHAPES.get(options.model)
-    if shape is None:
+    is_shape = options.model in SEEING
+    if not is_shape:
         path = Path(machine.model_path(options.model))
     else:
-        path = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="atom-images-")))
-        (path / "config.json").write_text(json.dumps(shape))
+        folder = open_now.enter_context(tempfile.TemporaryDirectory(prefix="atom-images-"))
+        path = write_config(options.model, Path(folder))
     print(f"loading {options.model} ...", file=sys.stderr)
     engine = LLMEngine(
         str(path),
         dtype=options.dtype,
         num_threads=options.threads,
-        max_model_len=4096 if shape is not None else None,
+        max_model_len=4096 if is_shape else None,
         skip_tokenizer_init=True,
-        load_dummy=shape is not None,
+        load_dummy=is_shape,
     )
     open_now.callback(engine.close)
     return engine

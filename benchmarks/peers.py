@@ -68,7 +68,7 @@ class Transformers:
 
         # One prompt is computed and its cache copied: where the values come from does not change a step's time.
         _, cache = self._forward(self._prompt(context), None)
-        cache.batch_repeat_interleave(batch_size)
+        cache.reorder_cache(torch.zeros(batch_size, dtype=torch.int64))  # the one way to copy that all layers have
         # The new tokens are different ones: equal ones would all be sent to the same few experts.
         tokens = torch.tensor([random_tokens(self._random, 1, self._vocab_size) for _ in range(batch_size)])
 
@@ -105,7 +105,7 @@ class Transformers:
         import torch
         from transformers import DynamicCache
 
-        cache = DynamicCache() if cache is None else cache
+        cache = DynamicCache(config=self._model.config) if cache is None else cache
         with torch.no_grad():
             output = self._model(input_ids=input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return output.logits[:, -1].argmax(-1, keepdim=True), cache

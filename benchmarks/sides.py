@@ -20,8 +20,10 @@ from typing import Any
 from benchmarks import timing
 from benchmarks.peers import Side, Transformers
 
-# Ours with weights rounded as they load is told by the format: "atom int8".
-ENGINES = ("atom", "transformers", *(f"atom {name}" for name in ("auto", "int8", "int4", "fp8", "fp8_block", "mxfp4")))
+# Ours with weights rounded as they load is told by the format: "atom int8"; with layers of transformers, by FALLBACK.
+FALLBACK = "atom fallback"
+_ROUNDED = (f"atom {name}" for name in ("auto", "int8", "int4", "fp8", "fp8_block", "mxfp4"))
+ENGINES = ("atom", "transformers", FALLBACK, *_ROUNDED)
 
 
 class SideProcess:
@@ -127,7 +129,8 @@ def open_side(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         with_text=with_text,
-        quantization=name.removeprefix("atom").strip() or "none",
+        quantization="none" if name == FALLBACK else name.removeprefix("atom").strip() or "none",
+        model_impl="transformers" if name == FALLBACK else "auto",
         tensor_parallel_size=tensor_parallel_size,
     )
 

@@ -33,11 +33,14 @@ def offline_table(document: dict[str, Any]) -> str:
 
 def blocks_table(document: dict[str, Any]) -> str:
     """The table of a `blocks` result in markdown, with the median of all ratios and the facts of the run under it."""
-    rows = [("model", "step", "atom", "transformers", "ATOM is")]
+    others = [*dict.fromkeys(name for result in document["results"] for name in result["times_faster_than"])]
+    rows = [("model", "step", "atom", *(cell for name in others for cell in (name, "ATOM is")))]
     for result in document["results"]:
-        ours, theirs = (f"{result['engines'][name]['median_ms']:.1f} ms" for name in ("atom", "transformers"))
-        ratio = _ratio(result["times_faster_than"]["transformers"])
-        rows.append((result["block"], result["scenario"], ours, theirs, ratio))
+        cells = [result["block"], result["scenario"], f"{result['engines']['atom']['median_ms']:.1f} ms"]
+        for name in others:
+            other = result["engines"].get(name)
+            cells += [f"{other['median_ms']:.1f} ms", _ratio(result["times_faster_than"][name])] if other else ["", ""]
+        rows.append(tuple(cells))
     summary = f"Median of the ratios: {document['median_ratio']:.2f}, lowest {document['lowest_ratio']:.2f}."
     return markdown_table(rows) + "\n\n" + summary + " " + conditions(document)
 

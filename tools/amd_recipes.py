@@ -32,13 +32,13 @@ from atom_kernels.reduce import ALL_REDUCE_ROUNDED_ADD_RMS_NORM, RoundedAllReduc
 from atom_kernels.select import plans_remembered, select
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import open_checkpoint
-from atom_models.groups import UNSHARED, WHOLE
+from atom_models.groups import UNSHARED
 from atom_models.layers import GatedActivation, RMSNorm
 from atom_models.layers.loadable import loadable
 from atom_models.layers.mixture.moe import Router
 from atom_models.model import construct_model, mixer_layers, stored_quantization
 from atom_models.requirements.layer_weights import kind_of_names
-from atom_models.requirements.sharing import OneOf
+from atom_models.requirements.sharing import OneOf, groups_of
 from emulated_aiter import emulated_aiter
 from published_catalog import CHECKPOINTS
 from published_configs import FOLDER as CONFIGS
@@ -134,7 +134,7 @@ def _sums(rounded: Sequence[Any], num_ranks: int, platform: Platform) -> Iterato
 
 
 def _build(recipe: Recipe, platform: Platform) -> nn.Module:
-    groups = UNSHARED.among(OneOf(0, recipe.num_ranks), WHOLE)
+    groups = groups_of(UNSHARED, OneOf(0, recipe.num_ranks))
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         if recipe.config in CHECKPOINTS:

@@ -53,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="setting of our engine"
     )
+    parser.add_argument(
+        "--peer-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="setting of the other engine, such as gdn_prefill_backend=triton",
+    )
     parser.add_argument("--variant", action="append", nargs="+", default=[], metavar="NAME=VALUE",
                         help="measure ours with these settings too: level=1, rank_process=true, ...")  # fmt: skip
     parser.add_argument(
@@ -114,7 +121,7 @@ def _name(options: argparse.Namespace) -> str:
     """The kind of result: what is measured in other ways than the rest has a file of its own."""
     if options.in_vllm:
         return "gpu-in-vllm"
-    apart = {"speculation": "gpu-speculation", "served": "gpu-served"}
+    apart = {"speculation": "gpu-speculation", "served": "gpu-served", "picture": "gpu-picture"}
     return apart.get(" ".join(options.scenarios), "gpu")
 
 

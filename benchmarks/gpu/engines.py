@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from benchmarks.picture_prompts import PicturePrompt
 
 MAX_NUM_SEQS = 256
 MAX_BATCHED_TOKENS = 16384
@@ -69,6 +72,10 @@ class Atom:
 
         run_closed_loop(prompts, max_tokens, in_flight, add, lambda: len(self._engine.step()))
 
+    def first_token(self, prompt: PicturePrompt) -> None:
+        [output] = self._engine.generate([prompt.as_ours()], self._params(1, 0.0), use_tqdm=False)
+        _check([len(output["token_ids"])], [1])
+
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
         counts: dict[str, int] = {}
 
@@ -109,18 +116,19 @@ class Vllm:
     ) -> None:
         import vllm  # pyright: ignore[reportMissingImports]
 
-        self.version = vllm.__version__
+        given = " ".join(f"{name}={value}" for name, value in settings.items())
+        self.version = f"{vllm.__version__} with {given}" if given else vllm.__version__
         self._sampling_params = vllm.SamplingParams
         self._llm = vllm.LLM(
             model=str(model),
             load_format="dummy",
-            skip_tokenizer_init=True,
             max_model_len=max_model_len,
             max_num_seqs=MAX_NUM_SEQS,
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=prefix_caching,
             **parallel._asdict(),
+            **(_reading_of(model) | settings),
         )
         self._llm.apply_model(fill_as_ours)
         cache = self._llm.llm_engine.vllm_config.cache_config
@@ -145,6 +153,10 @@ class Vllm:
 
         run_closed_loop(prompts, max_tokens, in_flight, add, lambda: sum(out.finished for out in engine.step()))
 
+    def first_token(self, prompt: PicturePrompt) -> None:
+        [output] = self._llm.generate([prompt.as_of_vllm()], self._params(1, 0.0), use_tqdm=False)
+        _check([len(output.outputs[0].token_ids)], [1])
+
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
         engine = self._llm.llm_engine
 
@@ -163,6 +175,13 @@ class Vllm:
 
     def _params(self, num_tokens: int, temperature: float) -> Any:
         return self._sampling_params(temperature=temperature, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+
+
+def _reading_of(model: Path) -> dict[str, Any]:
+    """How vLLM reads prompts: token ids, and with a tokenizer, which its processor needs, one picture in each."""
+    if not (model / "tokenizer.json").exists():
+        return {"skip_tokenizer_init": True}
+    return {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 
 
 def fill_as_ours(model: Any) -> None:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.processor_folder import write_processor
+
 _QWEN3 = {
     "head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 1000000, "vocab_size": 151936,
     "max_position_embeddings": 40960, "torch_dtype": "bfloat16", "hidden_act": "silu", "attention_bias": False,
@@ -16,6 +18,11 @@ _QWEN3_DENSE = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **
 _QWEN3_8B = {
     **_QWEN3_DENSE, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
     "num_attention_heads": 32, "tie_word_embeddings": False,
+}  # fmt: skip
+_QWEN3_VL_TEXT = {
+    **{name: value for name, value in _QWEN3_8B.items() if name != "architectures"},
+    "rope_theta": 5000000, "max_position_embeddings": 262144, "model_type": "qwen3_vl_text",
+    "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [24, 20, 20]},
 }  # fmt: skip
 _QWEN25_7B = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
@@ -95,6 +102,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-6, "vocab_size": 151936, "max_position_embeddings": 262144, "torch_dtype": "bfloat16",
         "tie_word_embeddings": False, "bos_token_id": 151643, "eos_token_id": 151645,
     },
+    "qwen3-vl-8b": {
+        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "tie_word_embeddings": False,
+        "image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652,
+        "vision_end_token_id": 151653, "torch_dtype": "bfloat16", "text_config": _QWEN3_VL_TEXT,
+        "vision_config": {
+            "model_type": "qwen3_vl", "deepstack_visual_indexes": [8, 16, 24], "depth": 27, "hidden_size": 1152,
+            "hidden_act": "gelu_pytorch_tanh", "in_channels": 3, "intermediate_size": 4304, "num_heads": 16,
+            "num_position_embeddings": 2304, "out_hidden_size": 4096, "patch_size": 16, "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+        },
+    },
     "gpt-oss-20b": _GPT_OSS_20B,
     "gpt-oss-20b-mxfp4": {**_GPT_OSS_20B, "quantization_config": _MXFP4},
     "gpt-oss-120b-mxfp4": {
@@ -123,15 +141,21 @@ def config_of(name: str, num_layers: int | None = None) -> dict[str, Any]:
     """A model's config; `num_layers` cuts the model short."""
     config = dict(MODELS[name])
     if num_layers is not None:
-        config["num_hidden_layers"] = num_layers
+        if "text_config" in config:
+            config["text_config"] = config["text_config"] | {"num_hidden_layers": num_layers}
+        else:
+            config["num_hidden_layers"] = num_layers
         if "layer_types" in config:
             config["layer_types"] = config["layer_types"][:num_layers]
     return config
 
 
 def write_config(name: str, folder: Path, num_layers: int | None = None) -> Path:
-    """A model folder that holds only `config.json`."""
+    """A model folder that holds only `config.json`, and what reads pictures where the model sees."""
     path = folder / name
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config_of(name, num_layers)))
+    config = config_of(name, num_layers)
+    (path / "config.json").write_text(json.dumps(config))
+    if "vision_config" in config:
+        write_processor(path, config)
     return path

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from benchmarks.picture_prompts import PicturePrompt
 
 
 class Engine(Protocol):
@@ -26,6 +29,10 @@ class Engine(Protocol):
         self, prompts: Sequence[list[int]], max_tokens: Sequence[int], in_flight: int, temperature: float
     ) -> None:
         """As `generate`, but a prompt is given only when fewer than `in_flight` are unfinished."""
+        ...
+
+    def first_token(self, prompt: PicturePrompt) -> None:
+        """Wait until a prompt, with its picture, has got one token."""
         ...
 
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:

@@ -43,7 +43,7 @@ class Session:
 
 def sessions_of(engine: str, options: argparse.Namespace, *, is_first: bool) -> list[Session]:
     """The processes of a turn: what needs settings of its own gets one, and is not repeated by a later turn."""
-    settings = settings_of(options.engine_option) if engine == "atom" else {}
+    settings = settings_of(options.engine_option if engine == "atom" else options.peer_option)
     caches = "warm" if options.cold else "as found"
     special = {"prefix", "speculation", "served", *(() if is_first else ("profile",))}
     main = Session([name for name in options.scenarios if name not in special], caches, engine_options=settings)

@@ -48,7 +48,8 @@ def main() -> None:
     scenarios = [scenario for scenario in settings["scenarios"] if scenario != "start"]
     if scenarios:
         engine.generate([random_prompt(random.Random(2), 64)] * 4, [16] * 4, TEMPERATURE)
-    measurement = Measurement(engine, Sizes(**settings["sizes"]))
+    config = json.loads((Path(settings["model"]) / "config.json").read_text())
+    measurement = Measurement(engine, Sizes(**settings["sizes"]), config)
     for scenario in scenarios:
         try:
             for figure in measurement.run([scenario]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.gpu.profiles import (
@@ -18,10 +18,11 @@ from benchmarks.gpu.profiles import (
     steady_windows,
 )
 from benchmarks.gpu.protocol import Engine, Figure, Sizes
+from benchmarks.picture_prompts import AGAIN, NEW, TEXT, PicturePrompts
 
 SCENARIOS = (
     "start", "offline", "decode", "greedy", "long", "prefill", "closed", "prefix", "idle", "profile", "speculation",
-    "served",
+    "served", "picture",
 )  # fmt: skip
 # A part of the scenario "speculation" that has a process of its own: no engine is closed where others are timed.
 NEVER_RIGHT = "never right"
@@ -29,13 +30,16 @@ SHORT, LONG, PROFILED = 8, 136, 48
 TEMPERATURE = 0.6
 # Steps of which one value of a long decode is the mean.
 STEPS_OF_A_VALUE = 32
+# Pixels on each side of a picture, and tokens of text before it.
+PICTURE_SIDE, WORDS_BEFORE_PICTURE = 1024, 32
 
 
 class Measurement:
     """Measures the scenarios of one engine, and remembers steps and prefills that others refer to."""
 
-    def __init__(self, engine: Engine, sizes: Sizes) -> None:
-        self._engine, self._sizes = engine, sizes
+    def __init__(self, engine: Engine, sizes: Sizes, config: Mapping[str, Any] | None = None) -> None:
+        """`config` is the model's, which says how pictures stand in its prompts."""
+        self._engine, self._sizes, self._config = engine, sizes, config or {}
         self._numbers = random.Random(0)
         self._known: dict[tuple[str, int, int], Figure] = {}
 
@@ -62,6 +66,8 @@ class Measurement:
                 yield from self._prefix()
             elif scenario == "idle":
                 yield self._idle()
+            elif scenario == "picture":
+                yield from self._pictures()
             elif scenario == "profile":
                 for batch_size in sizes.profiled_batch_sizes:
                     yield from self._profile_decode(batch_size, min(sizes.contexts))
@@ -157,6 +163,20 @@ class Measurement:
         prompts = self._prompts(1, length)
         spans = kernel_spans(lambda: self._engine.generate(prompts, [1], TEMPERATURE))
         yield from _profile(seen.figure, prefill_profile(spans, _middle(seen.values)), spans)
+
+    def _pictures(self) -> Iterator[Figure]:
+        """From a prompt to its first token, as the caller sees it, with pictures and with as many tokens of text."""
+        if "vision_config" not in self._config:
+            raise ValueError("the model reads text alone: name one that sees")
+        prompts = PicturePrompts.of_config(self._config, side=PICTURE_SIDE, num_text=WORDS_BEFORE_PICTURE)
+        for what, make in {NEW: prompts.new, AGAIN: prompts.again, TEXT: prompts.text}.items():
+            made = [make() for _ in range(3 + 2 * self._sizes.repeats)]
+            for _ in range(2):
+                self._engine.first_token(made.pop())
+            seconds = _timed(lambda made=made: self._engine.first_token(made.pop()), len(made) - 1)
+            about = {"kind": "picture", "tokens": prompts.num_tokens, "prompt": what}
+            figure = f"first token of {prompts.num_tokens}, {what}"
+            yield Figure(figure, "ms", [1e3 * value for value in seconds], about)
 
     def _prompts(self, count: int, length: int) -> list[list[int]]:
         return [random_prompt(self._numbers, length) for _ in range(count)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.block_models import BLOCKS
 
 
 @pytest.mark.slow
@@ -88,6 +89,19 @@ def test_models_of_one_building_block_are_measured(tmp_path: Path):
     ]
     ratios = [result["times_faster_than"]["transformers"]["median"] for result in results]
     assert document["lowest_ratio"] == min(ratios) > 0
+
+
+@pytest.mark.slow
+def test_layers_of_transformers_are_measured_beside_our_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    output = tmp_path / "result.json"
+    flags = "--hidden 256 --layers 4 --experts 4 --dtype float32 --threads 1 --context 16 --batch-sizes 2 --prefill 24"
+    blocks = ["--blocks", *(name for name in BLOCKS if "nets" in name or "Qwen3" in name or "OLMo" in name)]
+    assert main(["blocks", *blocks, *flags.split(), "--turns", "1", "--steps", "2", "--output", str(output)]) == 0
+
+    sides = {result["block"]: [*result["engines"]] for result in json.loads(output.read_text())["results"]}
+    assert sides.pop("fallback, Qwen3") == ["atom", "transformers", "our own file"]
+    assert set(map(tuple, sides.values())) == {("atom", "transformers")}
+    assert "| our own file | ATOM is" in capsys.readouterr().out
 
 
 def test_streams_over_http_are_timed_beside_the_inline_engine(tiny_llama: Path, tmp_path: Path):

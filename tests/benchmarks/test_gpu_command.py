@@ -165,6 +165,9 @@ def test_what_needs_settings_of_its_own_gets_a_process_and_only_in_the_first_tur
     peers = turns.sessions_of("vllm", options, is_first=True)
     assert [session.scenarios for session in peers] == [["start"], ["start", "decode", "profile"], ["prefix"]]
     assert all(session.engine_options == {} for session in peers)
+    options.peer_option = ["gdn_prefill_backend=triton"]
+    asked = turns.sessions_of("vllm", options, is_first=True)
+    assert [session.engine_options for session in asked] == [{"gdn_prefill_backend": "triton"}] * 3
     [again] = turns.sessions_of("atom", options, is_first=False)
     assert again.scenarios == ["decode"]
 

@@ -61,7 +61,7 @@ def is_text(node: ast.AST) -> bool:
 
 def test_what_is_refused_is_said_to_be():
     rows = [line for line in load_generator().render().splitlines() if "Refused by this version" in line]
-    assert any("--enable-dp-attention" in row for row in rows)
+    assert any("--trust-remote-code" in row for row in rows)
     assert not any("--data-parallel-size" in row for row in rows)
     assert not any("--max-num-seqs" in row for row in rows)
 

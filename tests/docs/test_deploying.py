@@ -77,6 +77,17 @@ def test_servers_are_counted_by_metrics_that_there_are(manifests: dict[str, Any]
         assert all(name in board for name in names)
 
 
+def test_no_service_of_the_cluster_sets_a_flag(pod: Any):
+    # Kubernetes would set ATOM_PORT, for a service named atom, to a URL.
+    assert pod["enableServiceLinks"] is False
+
+
+def test_caches_of_a_service_lie_where_it_may_write():
+    unit = (FOLDER / "atom.service").read_text()
+    [home] = re.findall(r"^Environment=HOME=(\S+)$", unit, re.MULTILINE)
+    assert re.findall(r"^CacheDirectory=(\S+)$", unit, re.MULTILINE) == [home.removeprefix("/var/cache/")]
+
+
 def test_a_service_has_time_to_drain():
     unit = (FOLDER / "atom.service").read_text()
     [command] = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)

@@ -53,6 +53,13 @@ def test_the_server_asks_for_a_key_and_ray_for_a_token(job: Any):
         assert {"RAY_AUTH_TOKEN", "ATOM_API_KEY"} < names.keys()
 
 
+def test_no_service_of_the_cluster_sets_a_flag(job: Any):
+    cluster = job["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        # Kubernetes would set ATOM_PORT, for a service named atom, to a URL.
+        assert group["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_clients_reach_the_port_of_the_server_and_pods_alone_the_others(job: Any, manifest: dict[str, Any]):
     port = args_of(job).server_port
     [served] = manifest["Service"]["spec"]["ports"]

@@ -23,6 +23,7 @@ STATE = {
     "atom_kernels/select.py: _remembered": "Choices made while a model is built; each thread has its own.",
     "atom_models/fallback/attention.py: _recorder": "Takes the calls of a dry run; each thread has its own.",
     "atom_models/forward_context.py: _current": "The step that runs now; each thread has its own.",
+    "atom_models/layers/mixture/exchange.py: _rows_of_engines": "Rows of engines in the step that runs now, by thread.",
     "atom_vllm/models/load_order.py: _digest": "vLLM's cache of graphs must tell the order in which numbers went.",
     "atom_vllm/register.py: _failure": "vLLM swallows the error of one entry point; the other must tell it.",
 }

@@ -15,17 +15,20 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy
 import torch
 
 COMPUTE_UNITS = 304
 
 
 class GpuThatIsNotThere:
-    """What the wrappers ask Triton's driver before they launch."""
+    """What the wrappers ask Triton's driver before they launch; `arch` is that of an MI300X or an MI355X."""
+
+    arch = "gfx942"
 
     def get_current_target(self) -> SimpleNamespace:
-        """An MI300X."""
-        return SimpleNamespace(arch="gfx942", backend="hip", warp_size=64)
+        """A GPU of this architecture."""
+        return SimpleNamespace(arch=self.arch, backend="hip", warp_size=64)
 
     def get_current_device(self) -> int:
         """The first."""
@@ -40,6 +43,27 @@ def package_without_its_init(name: str, folder: Path) -> ModuleType:
     return module
 
 
+def add_what_the_interpreter_lacks() -> None:
+    """The method `floor` of tensors, and products of MXFP4 whose codes lie along the sum."""
+    from triton import language
+    from triton.runtime.interpreter import TensorHandle
+
+    def numbers(codes: numpy.ndarray, exponents: Any) -> numpy.ndarray:
+        sizes = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=numpy.float32)
+        values = numpy.stack((codes & 15, codes >> 4), -1).reshape(len(codes), -1)
+        scale = numpy.exp2(exponents.handle.data.astype(numpy.float32) - 127).repeat(32, -1)
+        return numpy.where(values > 7, -1, 1) * sizes[values % 8] * scale
+
+    def dot_scaled(lhs: Any, lhs_scale: Any, _lhs: str, rhs: Any, rhs_scale: Any, _rhs: str) -> Any:
+        a, b = numbers(lhs.handle.data, lhs_scale), numbers(rhs.handle.data.T, rhs_scale)
+        product = (a @ b.T).astype(numpy.float32)
+        shape = language.block_type(language.float32, list(product.shape))
+        return language.tensor(TensorHandle(product, language.float32), shape)
+
+    language.dot_scaled = dot_scaled
+    setattr(language.tensor, "floor", lambda tensor: language.floor(tensor))  # noqa: B010
+
+
 def prepare(folder: Path) -> None:
     """Let ``import aiter.ops.triton...`` find the wheel's modules."""
     import triton
@@ -47,6 +71,7 @@ def prepare(folder: Path) -> None:
     from triton_interpreter import what_to_ignore
 
     what_to_ignore()  # mends the interpreter's loops
+    add_what_the_interpreter_lacks()
     triton.runtime.driver.set_active(GpuThatIsNotThere())
     torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=COMPUTE_UNITS)
@@ -56,6 +81,7 @@ def prepare(folder: Path) -> None:
 
 def run(call: dict[str, Any]) -> dict[str, Any]:
     """Call ``module.function(**arguments)``."""
+    GpuThatIsNotThere.arch = call["arch"]
     function = getattr(importlib.import_module(call["module"]), call["function"])
     return {"returned": function(**call["arguments"]), "arguments": call["arguments"]}
 

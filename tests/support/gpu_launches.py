@@ -20,6 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.encoder import cases as encoder_cases
 from atom_kernels.attention.index import cases as index_cases
@@ -27,6 +28,8 @@ from atom_kernels.attention.mla import cases as latent_cases
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.sparse import cases as sparse_cases
 from atom_kernels.cases import bench_cases
+from atom_kernels.formats import Integers
+from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cache_format import ALL_SCALES, NO_SCALES
 from atom_kernels.norm import RMSNormProblem
@@ -35,7 +38,7 @@ from atom_kernels.protocols import SingleRank
 from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem
 from atom_kernels.reduce.buffers import MAX_BYTES, peers_over
 from atom_kernels.registry import all_ops
-from atom_kernels.select import plan_with
+from atom_kernels.select import plan_with, select
 from atom_kernels.triton.launch import launches_go_to
 
 _TARGETS = {
@@ -142,8 +145,24 @@ def _sums_over_ranks(size: int) -> Iterator[Any]:
                 yield partial(plan_with(op, problem, backend).prepare(weights), *inputs)
 
 
+def _adapted_linears() -> Iterator[Any]:
+    """Linears that add what adapters give, packed ones and with an activation."""
+    for problem, parts in (
+        (FusedLinearProblem(4096, 6144, torch.bfloat16), (4096, 1024, 1024)),
+        (FusedLinearProblem(4096, 12288, torch.bfloat16, gated=True), (12288, 12288)),
+        (FusedLinearProblem(4096, 4096, torch.bfloat16, weight_format=Integers(4, 128)), (4096,)),
+    ):
+        adapters = LowRankProblem(problem.in_features, parts, 16, 8, problem.dtype)
+        for num_rows in (1, 8, 32):
+            matrices, (_, _, places) = ADD_LOW_RANK.make_inputs(adapters, num_rows, torch.Generator())
+            term = LowRankTerm(places, matrices["a"], matrices["b"], parts, lambda y, x: None)
+            weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator())
+            yield partial(select(FUSED_LINEAR, problem, only_backend="triton").prepare(weights), *inputs, None, term)
+
+
 def _triton_runs(platform: Platform) -> Iterator[Any]:
     yield from _sums_over_ranks(8)
+    yield from _adapted_linears()
     for op in all_ops().values():
         yield from (case.run for case in bench_cases(op, platform) if case.backend.startswith("triton"))
     for scales in ALL_SCALES:

@@ -29,3 +29,24 @@ def rounded_rows(x: torch.Tensor, weights: WeightFormat, arch: str, release: str
     dtype = torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn
     scale = parts.abs().amax(-1, keepdim=True) / torch.finfo(dtype).max
     return ((parts / scale).to(dtype).float() * scale).flatten(1)
+
+
+def rounded_heads(x_THK: torch.Tensor, rounded_to: str, release: str) -> torch.Tensor:
+    """What is left of rows that a product of heads rounds as it reads them.
+
+    Of two e2m1 numbers that are as near, kernels from git take the even code, and those on PyPI the larger one.
+    """
+    x = x_THK.float()
+    if rounded_to == "mxfp4":
+        blocks = x.unflatten(-1, (-1, 32))
+        most = blocks.abs().amax(-1, keepdim=True).clamp(min=2**-120)
+        low = torch.exp2(torch.floor(torch.log2(most)))
+        scale = torch.where(most / low >= 1.75, 2 * low, low) / 4
+        sizes = [0, 1, 2, 4, 0.5, 1.5, 3, 6] if release == "git" else [6, 4, 3, 2, 1.5, 1, 0.5, 0]
+        grid = torch.tensor(sizes)
+        nearest = (blocks.abs() / scale).unsqueeze(-1).sub(grid).abs().argmin(-1)
+        return (grid[nearest] * scale * blocks.sign()).flatten(-2)
+    size, dtype = x.shape[-1], getattr(torch, rounded_to)
+    parts = [x[..., first : first + 128] for first in range(0, size, 128)]
+    scales = [part.abs().amax(-1, keepdim=True).clamp(min=1e-10) / torch.finfo(dtype).max for part in parts]
+    return torch.cat([(part / scale).to(dtype).float() * scale for part, scale in zip(parts, scales, strict=True)], -1)

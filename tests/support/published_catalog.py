@@ -9,56 +9,24 @@ from typing import Any
 
 from published_checkpoints import Layout, PublishedCheckpoint, expand
 from published_configs import FOLDER
-
-PLAIN: Layout = {"weight": ("BF16", "N K")}
-FP8_BLOCK: Layout = {"weight": ("F8_E4M3", "N K"), "weight_scale_inv": ("F32", "N/128 K/128")}
-FP8_BLOCK_BF16: Layout = FP8_BLOCK | {"weight_scale_inv": ("BF16", "N/128 K/128")}
-FP8_STATIC: Layout = {"weight": ("F8_E4M3", "N K"), "weight_scale": ("BF16", "1"), "input_scale": ("BF16", "1")}
-FP8_QUARK: Layout = {"weight": ("F8_E4M3", "N K"), "weight_scale": ("F32", ""), "input_scale": ("F32", "")}
-FP8_DYNAMIC: Layout = {"weight": ("F8_E4M3", "N K"), "weight_scale": ("BF16", "N 1")}
-INT8: Layout = {"weight": ("I8", "N K"), "weight_scale": ("BF16", "N 1")}
-AWQ: Layout = {"qweight": ("I32", "K N/8"), "qzeros": ("I32", "K/128 N/8"), "scales": ("F16", "K/128 N")}
-MXFP4: Layout = {"weight": ("U8", "N K/2"), "weight_scale": ("U8", "N K/32")}
-
-
-def packed(group: int, shape_dtype: str) -> Layout:
-    """compressed-tensors' int4."""
-    return {
-        "weight_packed": ("I32", "N K/8"),
-        "weight_scale": ("BF16", f"N K/{group}"),
-        "weight_shape": (shape_dtype, "2"),
-    }
-
-
-Linears = dict[str, tuple[int, int, Layout]]
-Others = dict[str, tuple[str, str]]
-
-
-def _norms(layers: str, hidden: int, *more: str) -> Others:
-    names = f"{{input_layernorm,post_attention_layernorm{''.join(f',{name}' for name in more)}}}"
-    return {
-        f"model.layers.{layers}.{names}.weight": ("BF16", str(hidden)),
-        "model.norm.weight": ("BF16", str(hidden)),
-    }
-
-
-def _tables(vocab_size: int, hidden: int) -> Others:
-    return {"{model.embed_tokens,lm_head}.weight": ("BF16", f"{vocab_size} {hidden}")}
-
-
-def _mlp(prefix: str, hidden: int, size: int, layout: Layout) -> Linears:
-    return {
-        f"{prefix}.{{gate,up}}_proj": (size, hidden, layout),
-        f"{prefix}.down_proj": (hidden, size, layout),
-    }
-
-
-def _attention(prefix: str, hidden: int, query: int, keys: int, layout: Layout) -> Linears:
-    return {
-        f"{prefix}.q_proj": (query, hidden, layout),
-        f"{prefix}.{{k,v}}_proj": (keys, hidden, layout),
-        f"{prefix}.o_proj": (hidden, query, layout),
-    }
+from published_layouts import (
+    AWQ,
+    FP8_BLOCK,
+    FP8_BLOCK_BF16,
+    FP8_DYNAMIC,
+    FP8_QUARK,
+    FP8_STATIC,
+    INT8,
+    MXFP4,
+    PLAIN,
+    Linears,
+    Others,
+    attention_of,
+    mlp_of,
+    norms_of,
+    packed,
+    tables_of,
+)
 
 
 def _latent_attention(prefix: str, heads: int, layout: Layout) -> Linears:
@@ -76,8 +44,9 @@ def _llama(quantization: Mapping[str, Any], layout: Layout, form: str, *passed_o
     scales: Others = {name: ("F32", "") for name in passed_over if name.endswith("{k,v}_scale")}
     return PublishedCheckpoint(
         config="llama-3.1-8b",
-        linears=_attention(f"{layer}.self_attn", 4096, 4096, 1024, layout) | _mlp(f"{layer}.mlp", 4096, 14336, layout),
-        others=_norms("{0..31}", 4096) | _tables(128256, 4096) | scales,
+        linears=attention_of(f"{layer}.self_attn", 4096, 4096, 1024, layout)
+        | mlp_of(f"{layer}.mlp", 4096, 14336, layout),
+        others=norms_of("{0..31}", 4096) | tables_of(128256, 4096) | scales,
         quantization=quantization,
         formats=frozenset({form}),
         passed_over=passed_over,
@@ -100,10 +69,10 @@ def _qwen3_8b(quantization: Mapping[str, Any]) -> PublishedCheckpoint:
             "num_hidden_layers": 36,
             "num_key_value_heads": 8,
         },
-        linears=_attention(f"{layer}.self_attn", 4096, 4096, 1024, FP8_BLOCK_BF16)
-        | _mlp(f"{layer}.mlp", 4096, 12288, FP8_BLOCK_BF16),
-        others=_norms("{0..35}", 4096)
-        | _tables(151936, 4096)
+        linears=attention_of(f"{layer}.self_attn", 4096, 4096, 1024, FP8_BLOCK_BF16)
+        | mlp_of(f"{layer}.mlp", 4096, 12288, FP8_BLOCK_BF16),
+        others=norms_of("{0..35}", 4096)
+        | tables_of(151936, 4096)
         | {f"{layer}.self_attn.{{q,k}}_norm.weight": ("BF16", "128")},
         quantization=quantization,
         formats=frozenset({"fp8 128x128"}),
@@ -126,8 +95,8 @@ def _qwen3_vl_8b() -> PublishedCheckpoint:
     norms = f"{layer}.{{input_layernorm,post_attention_layernorm}}.weight"
     return PublishedCheckpoint(
         config="qwen3-vl-8b",
-        linears=_attention(f"{layer}.self_attn", 4096, 4096, 1024, FP8_BLOCK_BF16)
-        | _mlp(f"{layer}.mlp", 4096, 12288, FP8_BLOCK_BF16)
+        linears=attention_of(f"{layer}.self_attn", 4096, 4096, 1024, FP8_BLOCK_BF16)
+        | mlp_of(f"{layer}.mlp", 4096, 12288, FP8_BLOCK_BF16)
         | merging
         | blocks,
         others={
@@ -161,12 +130,12 @@ def _qwen2_5_vl_7b() -> PublishedCheckpoint:
     }
     return PublishedCheckpoint(
         config="qwen2.5-vl-7b",
-        linears=_attention(f"{layer}.self_attn", 3584, 3584, 512, AWQ)
-        | _mlp(f"{layer}.mlp", 3584, 18944, AWQ)
+        linears=attention_of(f"{layer}.self_attn", 3584, 3584, 512, AWQ)
+        | mlp_of(f"{layer}.mlp", 3584, 18944, AWQ)
         | {f"{block}.{name}": (*shape, PLAIN) for name, shape in plain.items()}
         | {"visual.merger.mlp.0": (5120, 5120, PLAIN), "visual.merger.mlp.2": (3584, 5120, PLAIN)},
-        others=_norms("{0..27}", 3584)
-        | _tables(152064, 3584)
+        others=norms_of("{0..27}", 3584)
+        | tables_of(152064, 3584)
         | {
             f"{layer}.self_attn.q_proj.bias": ("F16", "3584"),
             f"{layer}.self_attn.{{k,v}}_proj.bias": ("F16", "512"),
@@ -189,16 +158,53 @@ def _qwen2_5_vl_7b() -> PublishedCheckpoint:
     )
 
 
+def _mistral_small_3_1() -> PublishedCheckpoint:
+    """The text model in fp8; the tower and the projector are left as they are, linear by linear."""
+    layer, block = "language_model.model.layers.{0..39}", "vision_tower.transformer.layers.{0..23}"
+    plain: Linears = {
+        f"{block}.attention.{{q,k,v,o}}_proj": (1024, 1024, PLAIN),
+        f"{block}.feed_forward.{{gate,up}}_proj": (4096, 1024, PLAIN),
+        f"{block}.feed_forward.down_proj": (1024, 4096, PLAIN),
+        "multi_modal_projector.patch_merger.merging_layer": (1024, 4096, PLAIN),
+        "multi_modal_projector.linear_1": (5120, 1024, PLAIN),
+        "multi_modal_projector.linear_2": (5120, 5120, PLAIN),
+    }
+    left_out = (name for pattern in plain for name in expand(pattern))
+    return PublishedCheckpoint(
+        config="mistral-small-3.1-24b",
+        linears=attention_of(f"{layer}.self_attn", 5120, 4096, 1024, FP8_DYNAMIC)
+        | mlp_of(f"{layer}.mlp", 5120, 32768, FP8_DYNAMIC)
+        | plain,
+        others={
+            f"{layer}.{{input_layernorm,post_attention_layernorm}}.weight": ("BF16", "5120"),
+            "language_model.model.norm.weight": ("BF16", "5120"),
+            "language_model.{model.embed_tokens,lm_head}.weight": ("BF16", "131072 5120"),
+            f"{block}.{{attention_norm,ffn_norm}}.weight": ("BF16", "1024"),
+            "vision_tower.ln_pre.weight": ("BF16", "1024"),
+            "vision_tower.patch_conv.weight": ("BF16", "1024 3 14 14"),
+            "multi_modal_projector.norm.weight": ("BF16", "1024"),
+        },
+        quantization=_compressed(
+            "float-quantized",
+            _numbers(8, "float", "channel"),
+            _numbers(8, "float", "token", dynamic=True),
+            *left_out,
+            "language_model.lm_head",
+        ),
+        formats=frozenset({"fp8 per row", "bfloat16"}),
+    )
+
+
 def _qwen3_235b(
     quantization: Mapping[str, Any], attention: Layout, experts: Layout, *formats: str
 ) -> PublishedCheckpoint:
     layer = "model.layers.{0..93}"
     return PublishedCheckpoint(
         config="qwen3-235b-a22b",
-        linears=_attention(f"{layer}.self_attn", 4096, 8192, 512, attention)
-        | _mlp(f"{layer}.mlp.experts.{{0..127}}", 4096, 1536, experts),
-        others=_norms("{0..93}", 4096)
-        | _tables(151936, 4096)
+        linears=attention_of(f"{layer}.self_attn", 4096, 8192, 512, attention)
+        | mlp_of(f"{layer}.mlp.experts.{{0..127}}", 4096, 1536, experts),
+        others=norms_of("{0..93}", 4096)
+        | tables_of(151936, 4096)
         | {
             f"{layer}.self_attn.{{q,k}}_norm.weight": ("BF16", "128"),
             f"{layer}.mlp.gate.weight": ("BF16", "128 4096"),
@@ -218,15 +224,15 @@ def _deepseek_r1(
 ) -> PublishedCheckpoint:
     layers, predicting = "{0..60}", "model.layers.61"
     linears = _latent_attention(f"model.layers.{layers}.self_attn", 128, attention)
-    linears |= _mlp("model.layers.{0..2}.mlp", 7168, 18432, rest)
-    linears |= _mlp("model.layers.{3..60}.mlp.{experts.{0..255},shared_experts}", 7168, 2048, rest)
+    linears |= mlp_of("model.layers.{0..2}.mlp", 7168, 18432, rest)
+    linears |= mlp_of("model.layers.{3..60}.mlp.{experts.{0..255},shared_experts}", 7168, 2048, rest)
     linears |= _latent_attention(f"{predicting}.self_attn", 128, prediction)
-    linears |= _mlp(f"{predicting}.mlp.{{experts.{{0..255}},shared_experts}}", 7168, 2048, prediction)
+    linears |= mlp_of(f"{predicting}.mlp.{{experts.{{0..255}},shared_experts}}", 7168, 2048, prediction)
     return PublishedCheckpoint(
         config="deepseek-r1",
         linears=linears,
-        others=_norms("{0..61}", 7168)
-        | _tables(129280, 7168)
+        others=norms_of("{0..61}", 7168)
+        | tables_of(129280, 7168)
         | {
             "model.layers.{0..61}.self_attn.q_a_layernorm.weight": ("BF16", "1536"),
             "model.layers.{0..61}.self_attn.kv_a_layernorm.weight": ("BF16", "512"),
@@ -266,11 +272,11 @@ def _kimi_k2_thinking(quantization: Mapping[str, Any], experts: Layout, *formats
         config="kimi-k2",
         changes={"max_position_embeddings": 262144},
         linears=_latent_attention("model.layers.{0..60}.self_attn", 64, PLAIN)
-        | _mlp("model.layers.0.mlp", 7168, 18432, PLAIN)
-        | _mlp("model.layers.{1..60}.mlp.shared_experts", 7168, 2048, PLAIN)
-        | _mlp("model.layers.{1..60}.mlp.experts.{0..383}", 7168, 2048, experts),
-        others=_norms("{0..60}", 7168)
-        | _tables(163840, 7168)
+        | mlp_of("model.layers.0.mlp", 7168, 18432, PLAIN)
+        | mlp_of("model.layers.{1..60}.mlp.shared_experts", 7168, 2048, PLAIN)
+        | mlp_of("model.layers.{1..60}.mlp.experts.{0..383}", 7168, 2048, experts),
+        others=norms_of("{0..60}", 7168)
+        | tables_of(163840, 7168)
         | {
             "model.layers.{0..60}.self_attn.q_a_layernorm.weight": ("BF16", "1536"),
             "model.layers.{0..60}.self_attn.kv_a_layernorm.weight": ("BF16", "512"),
@@ -287,9 +293,9 @@ def _gpt_oss(config: str, num_layers: int, num_experts: int) -> PublishedCheckpo
     given = json.loads((FOLDER / f"{config}.json").read_text())["quantization_config"]
     return PublishedCheckpoint(
         config=config,
-        linears=_attention(f"{layer}.self_attn", 2880, 4096, 512, PLAIN),
-        others=_norms(f"{{0..{num_layers - 1}}}", 2880)
-        | _tables(201088, 2880)
+        linears=attention_of(f"{layer}.self_attn", 2880, 4096, 512, PLAIN),
+        others=norms_of(f"{{0..{num_layers - 1}}}", 2880)
+        | tables_of(201088, 2880)
         | {
             f"{layer}.self_attn.q_proj.bias": ("BF16", "4096"),
             f"{layer}.self_attn.{{k,v}}_proj.bias": ("BF16", "512"),
@@ -436,6 +442,7 @@ CHECKPOINTS: Mapping[str, PublishedCheckpoint] = {
     "Qwen/Qwen3-8B-FP8": _qwen3_8b(_fp8_block("lm_head", f"model.layers.{{0..35}}.{_QWEN_NORMS}")),
     "Qwen/Qwen3-VL-8B-Instruct-FP8": _qwen3_vl_8b(),
     "Qwen/Qwen2.5-VL-7B-Instruct-AWQ": _qwen2_5_vl_7b(),
+    "RedHatAI/Mistral-Small-3.1-24B-Instruct-2503-FP8-dynamic": _mistral_small_3_1(),
     "Qwen/Qwen3-235B-A22B-FP8": _qwen3_235b(
         _fp8_block("lm_head", f"model.layers.{{0..93}}.{_QWEN_NORMS}", "model.layers.{0..93}.mlp.gate"),
         FP8_BLOCK_BF16,

@@ -30,7 +30,7 @@ class PublishedCheckpoint:
         config: the one of `published_configs` whose architecture it has.
         linears: name -> (outputs, inputs, layout).
         others: name -> (dtype, shape).
-        quantization: the `quantization_config`.
+        quantization: the `quantization_config`; nothing leaves what the config says, if it says anything.
         changes: other fields that differ from the config's; None for those that are not there.
         passed_over: names of tensors that nothing needs.
         formats: what its matrices hold, as layouts call it.
@@ -92,7 +92,8 @@ class PublishedCheckpoint:
         """A folder with the config alone."""
         config = json.loads((FOLDER / f"{self.config}.json").read_text()) | dict(self.changes)
         config = {name: value for name, value in config.items() if value is not None or name not in self.changes}
-        config["quantization_config"] = dict(self.quantization)
+        if self.quantization:
+            config["quantization_config"] = dict(self.quantization)
         (folder / "config.json").write_text(json.dumps(config))
         return folder
 

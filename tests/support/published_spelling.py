@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import transformers
 
+from other_towers import OTHER_TOWERS, draw_tower, with_other_tower
+
 _MLA_TYPES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa")
 
 
@@ -23,6 +25,8 @@ def as_published(config: dict[str, Any], model_type: str | None = None) -> dict[
     if kind.startswith("qwen3_5"):
         # Published by a release that writes rope_parameters and dtype itself.
         return config | {"attn_output_gate": True, "mamba_ssm_dtype": "float32"}
+    if kind == "ministral3":
+        return config
     config["torch_dtype"] = config.pop("dtype")
     if kind == "kimi_linear":
         return _kimi_linear(config)
@@ -69,11 +73,10 @@ def with_images(
     """A text model -> what is published with a vision tower: a nested config, other names, and the tower's weights."""
     outer = {"architectures": [architecture], "tie_word_embeddings": config.pop("tie_word_embeddings")}
     # No test draws 0 as a token of text, which must have no image token.
-    outer |= {"image_token_id": 0, "vision_start_token_id": 382, "vision_end_token_id": 383, "text_config": config}
-    if config["model_type"] == "kimi_k2":
-        small = {"hidden_size": 8, "depth": 1}
-        return outer | {"model_type": "kimi_k25", "vision_config": small}, _kimi_k25(weights)
     kind = _VISION_TYPES[config["model_type"]]
+    if kind in OTHER_TOWERS:
+        return with_other_tower(kind, outer | {"text_config": config}, weights)
+    outer |= {"image_token_id": 0, "vision_start_token_id": 382, "vision_end_token_id": 383, "text_config": config}
     tower = {**_TOWER, "out_hidden_size": config["hidden_size"], **_TOWERS.get(kind, {})}
     outer |= {"model_type": kind, "vision_config": tower}
     towers = {f"{_prefix_of(kind)}.{name}": tensor for name, tensor in _tower_weights(kind, tower).items()}
@@ -86,6 +89,9 @@ def with_images(
 
 # Text model -> what it is published in.
 _VISION_TYPES = {
+    "kimi_k2": "kimi_k25",
+    "ministral3": "mistral3",
+    "mistral": "mistral3",
     "qwen2": "qwen2_5_vl",
     "qwen3": "qwen3_vl",
     "qwen3_moe": "qwen3_vl_moe",
@@ -113,6 +119,8 @@ _TOWERS = {
 
 def preprocessor_config(config: dict[str, Any]) -> dict[str, Any] | None:
     """`preprocessor_config.json` beside a `config.json` as published, for pictures of 1 to 100 tokens."""
+    if config["model_type"] in OTHER_TOWERS:
+        return OTHER_TOWERS[config["model_type"]].processor
     if config["model_type"] not in _TOWERS:
         return None
     sizes = {"patch_size": _TOWER["patch_size"], "merge_size": 2, "temporal_patch_size": 2}
@@ -134,20 +142,8 @@ def _tower_weights(kind: str, config: dict[str, Any]) -> dict[str, torch.Tensor]
     with torch.random.fork_rng():
         torch.manual_seed(len(kind))
         tower = transformers.AutoModel.from_config(vision, dtype=torch.float32)
-        for name, parameter in tower.named_parameters():
-            # Large enough that what is seen changes what is said.
-            drawn = torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 0.1)
-            parameter.data.copy_(1 + drawn if name.endswith("weight") and parameter.dim() == 1 else drawn)
+        draw_tower(tower)
     return {name: tensor.contiguous() for name, tensor in tower.state_dict().items()}
-
-
-def _kimi_k25(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    weights = {f"language_model.{name}": tensor for name, tensor in weights.items()}
-    hidden = weights["language_model.model.norm.weight"].shape[0]
-    weights["vision_tower.patch_embed.pos_emb.weight"] = torch.ones(4, 4, 8)
-    weights["vision_tower.encoder.blocks.0.wqkv.weight"] = torch.ones(24, 8)
-    weights["mm_projector.proj.2.weight"] = torch.ones(hidden, 32)
-    return weights
 
 
 def _kimi_linear(config: dict[str, Any]) -> dict[str, Any]:

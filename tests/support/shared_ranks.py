@@ -14,6 +14,7 @@ from atom_core.config import EngineArgs
 from atom_core.executor.launchers.protocol import Launcher
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_core.executor.processes.rank_processes import RankProcesses
+from atom_core.worker.ranks.meeting import Engines
 from tiny_architectures import PAST_EVERY_WINDOW
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -26,14 +27,24 @@ class SharedRanks(RankProcesses):
 
     Args:
         launcher: places and starts them; unset starts them on this host.
+        engines: those whose ranks meet in a folder; unset is one engine.
         sizes: such as ``tensor_parallel_size=2``, the settings of the engines that get them.
     """
 
-    def __init__(self, launcher: Launcher | None = None, **sizes: int) -> None:
+    def __init__(
+        self, launcher: Launcher | None = None, engines: tuple[Engines, Path] | None = None, **sizes: int
+    ) -> None:
         self.sizes = sizes
-        num_stages = sizes.get("pipeline_parallel_size", 1)
-        size = prod(sizes.values())
-        super().__init__(size, device="cpu", num_threads=1, num_stages=num_stages, launcher=launcher)
+        number, folder = engines or (None, None)
+        super().__init__(
+            prod(sizes.values()),
+            device="cpu",
+            num_threads=1,
+            num_stages=sizes.get("pipeline_parallel_size", 1),
+            launcher=launcher,
+            engines=number,
+            meeting_folder=folder,
+        )
 
     def close(self, grace: float = 0.0) -> None: ...
 

@@ -47,6 +47,9 @@ class Group:
                 group.gathered_bytes[rank] += x.nbytes
                 return torch.cat(group.exchange(rank, x), dim)
 
+            def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
+                return self.all_reduce(x).chunk(group.size)[rank]
+
         return Rank()
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:

@@ -94,6 +94,10 @@ def _yarn(factor: float, original: int, **more: Any) -> dict[str, Any]:
     return yarn | {"beta_fast": 32.0, "beta_slow": 1.0} | more
 
 
+_MINISTRAL3 = {
+    "head_dim": 24,
+    "rope_parameters": _yarn(16.0, 24, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4),
+}
 _DEEPSEEK_V3 = _MLA | {
     "n_group": 4,
     "topk_group": 2,
@@ -398,6 +402,9 @@ FAMILIES: dict[str, Family] = {
             "rope_parameters": _mrope(4, 2, 2, mrope_interleaved=True),
         },
     ),
+    "ministral3-text": Family("Ministral3ForCausalLM", "ministral3", 36, _MINISTRAL3),
+    "ministral3": Family("Mistral3ForConditionalGeneration", "ministral3", 35, _MINISTRAL3),
+    "mistral3": Family("Mistral3ForConditionalGeneration", "mistral", 34, {"sliding_window": None, "head_dim": 24}),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 

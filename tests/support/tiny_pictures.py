@@ -12,7 +12,7 @@ from atom_models.vision.positions import widened
 from atom_models.vision.spec import VisionSpec
 
 SPEC = VisionSpec(0, 382, 383, 4, 2, 64, 6400, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-IMAGE = (SPEC.start_token_id, SPEC.image_token_id, SPEC.end_token_id)
+IMAGE = (382, 0, 383)
 
 
 def picture(height: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -23,10 +23,39 @@ def picture(height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 
 def pixel_values(model: Any, pictures: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What transformers' processors make of pictures."""
-    size = SPEC.patch_size
-    grids = torch.tensor([[1, one.shape[0] // size, one.shape[1] // size] for one in pictures])
-    return {"pixel_values": processor(model.vision_spec)(list(map(np.asarray, pictures))), "image_grid_thw": grids}
+    """What transformers' processors make of pictures that have been fitted."""
+    spec, arrays = model.vision_spec, list(map(np.asarray, pictures))
+    sizes = torch.tensor([one.shape[:2] for one in arrays])
+    if spec.resizing == "shrunk":
+        made = pixtral_processor(spec)(arrays)
+        assert made["image_sizes"].tolist() == sizes.tolist()
+        return {"pixel_values": made["pixel_values"], "image_sizes": sizes}
+    patches = moonvit_patches(spec, arrays) if spec.resizing == "padded" else processor(spec)(arrays)
+    grids = torch.cat([torch.ones(len(sizes), 1, dtype=torch.int64), sizes // spec.patch_size], dim=1)
+    return {"pixel_values": patches, "image_grid_thw": grids}
+
+
+def pixtral_processor(spec: VisionSpec) -> Any:
+    """``pictures [H, W, 3] -> pixel values and sizes``, by transformers with Pillow."""
+    from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+
+    made = PixtralImageProcessorPil(
+        patch_size={"height": spec.unit, "width": spec.unit},
+        size={"longest_edge": spec.max_side},
+        image_mean=list(spec.mean),
+        image_std=list(spec.std),
+    )
+    return lambda pictures: made(pictures, return_tensors="pt", input_data_format="channels_last")
+
+
+def moonvit_patches(spec: VisionSpec, pictures: Sequence[np.ndarray]) -> torch.Tensor:
+    """Patches ``[patches, 3, patch_size, patch_size]`` of pictures row by row, as Kimi-K2.5's processor makes them."""
+    size, found = spec.patch_size, []
+    for one in pictures:
+        normed = (torch.from_numpy(one.copy()).float() / 255 - torch.tensor(spec.mean)) / torch.tensor(spec.std)
+        rows = normed.permute(2, 0, 1).unfold(1, size, size).unfold(2, size, size)
+        found.append(rows.permute(1, 2, 0, 3, 4).flatten(0, 1))
+    return torch.cat(found)
 
 
 def processor(spec: VisionSpec) -> Any:
@@ -52,5 +81,5 @@ def their_logits(theirs: Any, model: Any, tokens: Sequence[int], pictures: Seque
     ids = torch.tensor([wide])
     if not pictures:
         return theirs(input_ids=ids).logits[0]
-    are_seen = (ids == spec.image_token_id).int()
-    return theirs(input_ids=ids, mm_token_type_ids=are_seen, **pixel_values(model, pictures)).logits[0]
+    are_seen = {"mm_token_type_ids": (ids == spec.image_token_id).int()} if spec.has_threefold_positions else {}
+    return theirs(input_ids=ids, **are_seen, **pixel_values(model, pictures)).logits[0]

@@ -56,7 +56,8 @@ def assert_all_blocks_are_back(engine: LLMEngine) -> None:
 # the tokens of transformers, which reads each prompt alone, and to chunks, which take a prompt alone, batches and the
 # prefix cache; what else is done to caches is done to theirs in slow tests.
 MIXED_AS_IN = {
-    **dict.fromkeys(("llama-3.1", "mistral-full", "qwen2", "qwen2_5_vl", "qwen3_vl", "nemotron"), "llama"),
+    **dict.fromkeys(("llama-3.1", "mistral-full", "qwen2", "qwen2_5_vl", "qwen3_vl", "mistral3", "nemotron"), "llama"),
+    **dict.fromkeys(("ministral3", "ministral3-text"), "llama"),
     "qwen2-window": "gemma3",
     **dict.fromkeys(("qwen3_moe-mixed", "qwen3_vl_moe", "mixtral", "minimax_m2", "glm4_moe"), "qwen3_moe"),
     **dict.fromkeys(("deepseek_v2-lite", "kimi_k2", "kimi_k25", "glm4_moe_lite"), "deepseek_v3"),

@@ -138,9 +138,8 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
         ({"pipeline_parallel_size": 0}, "pipeline_parallel_size is 0; it must be at least 1"),
         (
             {"enable_expert_parallel": True, "data_parallel_size": 2},
-            "enable_expert_parallel over 2 engines of one device is not supported",
+            "each of 2 engines .* has one device and all experts: give enable_dp_attention too",
         ),
-        ({"enable_dp_attention": True}, "enable_dp_attention is not supported"),
         ({"trust_remote_code": True}, "trust_remote_code is not supported"),
     ],
     ids=str,

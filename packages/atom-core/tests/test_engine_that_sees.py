@@ -168,7 +168,7 @@ async def test_other_processes_see_the_same(seeing: Path, expected: list[list[in
         assert [token async for news in again for token in news.output_tokens] == expected[0]
 
 
-CUT = {"max_num_batched_tokens": 7, "max_num_seqs": 2}
+CUT: dict[str, Any] = {"max_num_batched_tokens": 7, "max_num_seqs": 2}
 
 
 @pytest.mark.slow
@@ -192,27 +192,70 @@ def test_ranks_stages_engines_and_compiled_models_see_the_same(
 
 
 def prompts_of(spec: VisionSpec) -> list[dict[str, Any]]:
-    """As `GIVEN`, in the tokens and sizes of another model."""
+    """As `GIVEN`, in the tokens and sizes of another model, which may have no marks around a picture."""
     marks = {START: spec.start_token_id, IMAGE: spec.image_token_id, END: spec.end_token_id}
+    if spec.start_token_id is None:
+        marks |= {START: None, END: 40}
+    found = ([marks.get(token, token) for token in tokens] for tokens, _ in PROMPTS)
+    prompts = [[token for token in tokens if token is not None] for tokens in found]
     return [
-        {"prompt_token_ids": [marks.get(token, token) for token in tokens], "images": images}
-        for tokens, images in PROMPTS
+        {"prompt_token_ids": tokens, "images": images} for tokens, (_, images) in zip(prompts, PROMPTS, strict=True)
     ]
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_5"])
-def test_towers_with_windows_and_layers_that_keep_states_go_with_it(
-    family: str, tiny_family: Callable[[str], Path]
+OTHERS = ["qwen2_5_vl", "qwen3_5", "mistral3", "kimi_k25"]
+TINY = {"dtype": "float32", "num_kv_blocks": 64, "num_threads": 1, "skip_tokenizer_init": True, "seed": 0}
+
+
+def seen_by(folder: Path, params: SamplingParams = GREEDY, **settings: Any) -> list[list[int]]:
+    """The tokens of a model behind all prompts, which a warm cache does not change."""
+    with LLMEngine(str(folder), **TINY | settings) as engine:
+        assert engine.info.images is not None
+        prompts = prompts_of(engine.info.images)
+        found = tokens_of(engine, prompts, params)
+        assert tokens_of(engine, prompts, params) == found
+        return found
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_other_towers_and_layers_that_keep_states_go_with_it(family: str, tiny_family: Callable[[str], Path]) -> None:
+    """Towers with windows, rows that tokens end, sides that are filled up; layers of latents and of states."""
+    folder = tiny_family(family)
+    with LLMEngine(str(folder), enable_prefix_caching=False, **TINY) as engine:
+        assert engine.info.images is not None
+        prompts = prompts_of(engine.info.images)
+        expected = [tokens_of(engine, [prompt])[0] for prompt in prompts]
+        three = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, n=3)
+        assert [output["token_ids"] for output in engine.generate(prompts[:1], three)] == expected[:1] * 3
+    assert len(set(map(tuple, expected))) > 2
+    with LLMEngine(str(folder), language_model_only=True, **TINY) as engine:
+        assert engine.info.images is None
+        assert tokens_of(engine, [prompts[3]]) == [expected[3]]
+    for settings in ({}, {"max_num_batched_tokens": 80, "max_num_image_tokens": 72}, CUT):
+        assert seen_by(folder, **settings) == expected
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_other_models_that_are_preempted_see_again(family: str, tiny_family: Callable[[str], Path]) -> None:
+    long = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+    few = {"num_kv_blocks": 17, "max_model_len": 200, "max_num_batched_tokens": 72}
+    folder = tiny_family(family)
+    with LLMEngine(str(folder), **TINY | few) as engine:
+        assert engine.info.images is not None
+        found = tokens_of(engine, prompts_of(engine.info.images), long)
+        assert engine.stats.num_preemptions > 0
+    assert found == seen_by(folder, long, num_kv_blocks=128)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mistral3", "kimi_k25"])
+@pytest.mark.parametrize(
+    "settings", [{"tensor_parallel_size": 2, **CUT}, {"pipeline_parallel_size": 2, **CUT}], ids=str
+)
+def test_ranks_and_stages_of_other_models_see_the_same(
+    family: str, settings: dict[str, Any], tiny_family: Callable[[str], Path]
 ) -> None:
-    given = {"dtype": "float32", "num_kv_blocks": 64, "num_threads": 1, "skip_tokenizer_init": True, "seed": 0}
-    found = []
-    for settings in ({"enable_prefix_caching": False}, {"max_num_batched_tokens": 80, "max_num_image_tokens": 64}, CUT):
-        with LLMEngine(str(tiny_family(family)), **given | settings) as engine:
-            assert engine.info.images is not None
-            prompts = prompts_of(engine.info.images)
-            found += [tokens_of(engine, prompts) for _ in range(2)]
-    assert found == found[:1] * 6
-    assert len(set(map(tuple, found[0]))) > 2
+    assert seen_by(tiny_family(family), **settings) == seen_by(tiny_family(family))
 
 
 def test_prediction_layers_change_no_token_behind_pictures(tiny_family: Callable[[str], Path]) -> None:

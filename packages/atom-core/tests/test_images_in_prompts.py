@@ -101,6 +101,33 @@ def test_arrays_and_pictures_of_pillow_become_pictures_of_a_size_that_the_model_
     assert set(as_image(clear, SPEC).pixels) == {255}
 
 
+def test_a_picture_that_is_not_stretched_is_filled_up_with_black():
+    pillow = pytest.importorskip("PIL.Image")
+    spec = dataclasses.replace(SPEC, resizing="padded", max_side=64)
+    array = np.random.default_rng(0).integers(1, 256, (50, 130, 3), dtype=np.uint8)
+    filled = as_image(array, spec)
+    assert (spec.resized(50, 130), filled.height, filled.width) == ((24, 64), 24, 64)
+    array = array[:45, :30]
+    filled = as_image(array, spec)
+    shown = np.frombuffer(filled.pixels, np.uint8).reshape(filled.height, filled.width, 3)
+    assert shown.shape == (48, 32, 3)
+    assert (shown[:45, :30] == array).all()
+    assert not shown[45:].any()
+    assert not shown[:, 30:].any()
+    assert as_image(pillow.fromarray(array), spec) == filled
+
+
+def test_tokens_between_the_rows_of_a_picture_come_with_it_and_are_counted():
+    spec = dataclasses.replace(SPEC, resizing="shrunk", max_side=64, start_token_id=None, row_token_id=12)
+    sees = InputProcessor(dataclasses.replace(LIMITS, images=spec), eos_token_ids=[2], seed=0)
+    checked = sees.check_prompts([[5, IMAGE, 6]], images=[[SECOND]])
+    rows = [IMAGE, IMAGE, IMAGE, 12, IMAGE, IMAGE, IMAGE, 12, IMAGE, IMAGE, IMAGE, END]
+    assert (checked.token_ids, checked.images) == ([[5, *rows, 6]], [(PlacedImage(SECOND, 1, 12),)])
+    assert refusal([5, IMAGE], [SECOND], sees) == "the prompt ends with a picture; at least one token must follow it"
+    tall = Image.of(64 * 8, 8, bytes(3 * 64 * 64))
+    assert "has 8 x 512 pixels, 128 tokens; it can be 72 of them" in refusal([5, IMAGE, 6], [tall], sees)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

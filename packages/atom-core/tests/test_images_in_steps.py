@@ -201,6 +201,22 @@ def test_positions_of_models_that_have_one_are_not_moved():
     assert sight.seen.rows.tolist() == [*range(4, 12)]
 
 
+def test_tokens_between_the_rows_of_a_picture_are_text():
+    """A token ends each of two rows of four, at places 4 and 9."""
+    spec = dataclasses.replace(SPEC, has_threefold_positions=False, row_token_id=12)
+    pictures = Pictures(encode, spec, cache_bytes=0, device=ON_CPU)
+    one = request("a", A)
+    one = msgspec.structs.replace(one, images=(PlacedImage(A, 4, 10),), token_ids=[*one.token_ids, 6, 6])
+    sight = look(pictures, ("t", 0, 2), ("a", 0, 10), new_requests=[one])
+    assert sight.seen.rows.tolist() == [6, 7, 8, 9, 11]
+    assert sight.seen.features[:, 1].tolist() == [0, 1, 2, 3, 4]
+    sight = look(pictures, ("a", 10, 3))
+    assert sight.seen.rows.tolist() == [0, 1, 2]
+    assert sight.seen.features[:, 1].tolist() == [5, 6, 7]
+    assert look(pictures, ("a", 13, 3)).seen is None
+    assert pictures.features.num_encoded == 1
+
+
 def test_features_of_a_picture_stay_until_its_last_token_whatever_the_bound():
     pictures = make_pictures()
     look(pictures, ("a", 0, 6), new_requests=[request("a", A)])

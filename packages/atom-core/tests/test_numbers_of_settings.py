@@ -65,7 +65,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "decode_context_parallel_size": (1, 1, None),
     "distributed_executor_backend": ("mp", ("mp",)),
     "enable_expert_parallel": (False, BOOLEANS),
-    "enable_dp_attention": (False, (False,)),
+    "enable_dp_attention": (False, BOOLEANS),
     "port": (8006, 1, 65535),
     "enforce_eager": (False, BOOLEANS),
     "level": (0, (0, 1, 2, 3)),

@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 
+from atom_kernels import settings
 from atom_kernels.native import NativeUnavailableError, compiler, load_native, native_unavailable
 from forked_ranks import fork
 
@@ -80,6 +81,14 @@ def test_a_library_is_compiled_once_and_then_taken_from_the_cache(tmp_path, monk
     assert first.stat().st_mtime_ns == written
     # Nothing but finished libraries is left behind.
     assert [path.name for path in first.parent.iterdir()] == [first.name]
+
+
+def test_compiled_kernels_lie_where_all_caches_are_asked_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "others"))
+    monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path / "ours"))
+    assert settings.native_cache_dir() == tmp_path / "ours" / "native"
+    monkeypatch.setenv("ATOM_CACHE_DIR", "")
+    assert settings.native_cache_dir() == tmp_path / "others" / "atom" / "native"
 
 
 @needs_compiler

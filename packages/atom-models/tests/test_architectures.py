@@ -190,7 +190,7 @@ def test_every_supported_architecture_has_a_tiny_family_and_every_family_is_supp
     [
         ("Qwen3xForCausalLM", "Qwen3ForCausalLM"),
         ("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"),
-        ("Ministral3ForCausalLM", "MistralForCausalLM"),
+        ("Ministral4ForCausalLM", "Ministral3ForCausalLM"),
         ("Llama4ForConditionalGeneration", "LlamaForCausalLM"),
         ("Phi3ForCausalLM", None),
         ("T5EncoderModel", None),

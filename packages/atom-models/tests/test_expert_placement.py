@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 
-from atom_kernels.protocols import SingleRank
 from atom_models import (
     BuildContext,
     CheckpointError,
@@ -22,17 +21,13 @@ from atom_models.layers.loadable import expected_weights, loadable
 from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds, place_contiguously
 from atom_models.quantization import choose_quantization
 from atom_models.requirements import check_shared
+from atom_models.requirements.sharing import OneOf, groups_of
 from atom_models.weights import load_dummy_weights, load_named_weights
 from converted_gguf import write_gguf
 from quantized_checkpoints import PUBLISHED, write_quantized
 from tiny_architectures import make_tiny
 
 E, K, D, I = 7, 3, 32, 12  # noqa: E741
-
-
-class OneOf(SingleRank):
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
 
 
 def context_of(placement, rank, **options):
@@ -99,7 +94,7 @@ def test_random_weights_are_those_of_one_rank_wherever_experts_are():
     layers = [make_experts(placement, rank) for rank in range(3)]
     for layer in (whole, *layers):
         load_dummy_weights(layer, seed=4)
-    total = sum(layer(*inputs()) for layer in layers)
+    total = torch.stack([layer(*inputs()) for layer in layers]).sum(0)
     assert torch.allclose(total, whole(*inputs()), atol=1e-9)
 
 
@@ -247,5 +242,7 @@ def test_experts_are_spread_over_the_ranks_that_share_their_layer_alone():
 def test_other_ranks_spread_experts_as_these_do():
     others, last = OneOf(2, 3), Stage(1, 2)
     for groups in (UNSHARED, Groups(OneOf(0, 2))):
-        assert groups.among(others, last) == Groups(others, last)
-        assert groups.spreading_experts().among(others, last) == Groups(others, last, others)
+        assert groups_of(groups, others, last).expert is None
+        expert = groups_of(groups.spreading_experts(), others, last).expert
+        assert expert is not None
+        assert (expert.rank, expert.size) == (2, 3)

@@ -106,6 +106,17 @@ def test_a_step_of_no_adapters_is_none():
     assert AdapterStep.of(np.zeros(3, dtype=np.int64), "cpu") is None
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [3, MOST_TOGETHER + 3])
+def test_no_step_waits_for_the_one_before(num_tokens):
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step = AdapterStep.of(np.arange(num_tokens) % 3, "cuda")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert step.places.tolist() == [token % 3 for token in range(num_tokens)]
+
+
 def test_rows_without_an_adapter_are_as_in_a_model_without_any():
     layer = make_layer(qkv)
     layer.adapted.attach(1, random_adapter(layer, 0))

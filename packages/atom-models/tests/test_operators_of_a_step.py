@@ -28,7 +28,9 @@ GATED_ATTENTION = "linear paged_attention sigmoid_gate linear"
 
 # The halves of each family's layers, attention and what follows it.
 HALVES = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen2_5_vl", "qwen3_vl"), (ATTENTION, MLP) * 2),
+    **dict.fromkeys(
+        ("llama", "qwen2", "qwen3", "qwen2_5_vl", "qwen3_vl", "mistral3", "ministral3"), (ATTENTION, MLP) * 2
+    ),
     "nemotron": (ATTENTION, "linear activation linear") * 2,
     "gemma3": ("linear paged_attention linear rms_norm", "linear gated_activation linear rms_norm") * 4,
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe"), (ATTENTION, EXPERTS) * 2),
@@ -63,6 +65,7 @@ class Traced:
 # Mixers are one node each, whatever their window, and these have no layer that another family has not.
 TRACED_AS = {
     **dict.fromkeys(("llama-3.1", "mistral", "mistral-full"), "llama"),
+    "ministral3-text": "ministral3",
     "qwen2-window": "qwen2",
     **dict.fromkeys(("deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"), "deepseek_v3"),
     "qwen3_5-text": "qwen3_5",

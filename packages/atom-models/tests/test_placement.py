@@ -86,6 +86,25 @@ def test_the_longest_request_is_the_longest_whose_cache_fits(needs):
     assert put(needs, weights + 10**9).longest_request == needs.max_model_len
 
 
+def test_copies_of_weights_that_a_platform_keeps_by_head_are_counted_there(tmp_path, monkeypatch):
+    sizes = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "num_hidden_layers": 2}
+    latents = model_requirements(open_checkpoint(make_tiny("deepseek_v3", tmp_path / "mla", **sizes, **heads)))
+    numbers, whole = 2 * 8 * (128 + 128) * 512, latents.weight_bytes["bfloat16"]
+    for name, asked, more in (
+        ("H100", None, 0),
+        ("MI355X", None, 2 * numbers),
+        ("MI355X", "ATOM_AITER_FP8_BMM", numbers + 2 * 2 * 4),
+        ("MI355X", "ATOM_USE_TRITON_MXFP4_BMM", numbers // 2 + numbers // 32),
+    ):
+        with monkeypatch.context() as patch:
+            if asked:
+                patch.setenv(asked, "1")
+            placed = place(latents, accelerator(name), 1, weight_format="bfloat16")
+        assert placed is not None
+        assert placed.weight_bytes == whole + more
+
+
 def test_a_model_fits_with_a_request_of_1024_tokens_or_of_its_whole_context(needs):
     placed = put(needs, 10**9)
     for longest, context, fits in ((1024, 4096, True), (1023, 4096, False), (100, 100, True), (99, 100, False)):

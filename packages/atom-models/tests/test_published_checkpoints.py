@@ -13,6 +13,7 @@ from atom_models.weights.filling import check_fit
 from atom_models.weights.safetensors_source import read_headers
 from published_catalog import CHECKPOINTS
 from published_checkpoints import PublishedCheckpoint, expand
+from published_hybrids import HYBRIDS
 
 # One of each number format. Their first layers have all experts; the tensors of all of both would take half a minute.
 WHOLE = ["deepseek-ai/DeepSeek-V3.2", "moonshotai/Kimi-K2-Thinking", "amd/DeepSeek-R1-0528-MXFP4"]
@@ -40,6 +41,11 @@ def test_every_tensor_is_taken_or_knowingly_passed_over(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", LARGE)
 def test_so_is_every_tensor_of_the_first_layers_of_large_mixtures(name: str, tmp_path: Path):
     check(CHECKPOINTS[name].first_layers(5), tmp_path)
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_so_is_every_tensor_of_sparse_attention_and_of_delta_nets(name: str, tmp_path: Path):
+    check(HYBRIDS[name], tmp_path)
 
 
 @pytest.mark.slow

@@ -119,6 +119,48 @@ def test_a_mixture_in_fp8_is_near_its_plain_twin_on_amd(arch, tmp_path):
     assert error < 0.22
 
 
+LATENT = {
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_hidden_layers": 1,
+    "q_lora_rank": 64,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+FP8_HEADS, FP4_HEADS = "ATOM_AITER_FP8_BMM", "ATOM_USE_TRITON_MXFP4_BMM"
+# What rounds heads -> the product of heads on gfx942 and on gfx950.
+FP8_PRODUCT = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
+HEAD_PRODUCTS = {
+    None: ("batched_gemm_bf16_CK", "batched_gemm_bf16_CK"),
+    FP8_HEADS: (FP8_PRODUCT, FP8_PRODUCT),
+    FP4_HEADS: ("batched_gemm_bf16_CK", "batched_gemm_a16wfp4"),
+}
+
+
+@pytest.mark.parametrize("name", ["fp8 tiles", "mxfp4"])
+def test_latent_attention_of_a_published_checkpoint_rounds_heads_where_that_is_asked_for(
+    name, tmp_path, monkeypatch, caplog
+):
+    plain = make_tiny("deepseek_v3", tmp_path / "plain", **LATENT)
+    quantized, twin = write_quantized(tmp_path, plain, published(name))
+    exact = load_model(twin, dtype="float32", progress=False).logits([TOKENS])[0]
+    for variable, products in HEAD_PRODUCTS.items():
+        for other in (FP8_HEADS, FP4_HEADS):
+            monkeypatch.setenv(other, "1" if other == variable else "0")
+        for arch, product in zip(("gfx942", "gfx950"), products, strict=True):
+            caplog.clear()
+            got, calls = logits_on_amd(quantized, arch)
+            assert {one for one in calls if one.startswith("batched")} == {product}
+            error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
+            assert error < (0.5 if product == "batched_gemm_a16wfp4" or (name, arch) == ("mxfp4", "gfx950") else 0.25)
+            told = [one.message for one in caplog.records if "latent attention multiplies heads in" in one.message]
+            assert len(told) == (product != "batched_gemm_bf16_CK")
+
+
 def test_a_norm_behind_a_sum_over_ranks_rounds_its_rows_in_the_kernel_that_sums(monkeypatch):
     monkeypatch.setattr("atom_kernels.aiter.all_reduce.MAX_BYTES", 1 << 20)
     rounding, parts = RowRounding(128, by_column=True), parts_of(3, 5, 512, torch.bfloat16)

@@ -197,6 +197,14 @@ def test_what_fits_is_what_weights_leave_of_nine_tenths(dense):
     assert simulate(dense, weight_format="float32", context=10**9).num_requests == 0
 
 
+def test_requests_leave_a_quarter_to_states_behind_cached_prefixes(tmp_path):
+    needs = model_requirements(open_checkpoint(write_published_config("qwen3.5-27b", tmp_path)))
+    found, share = simulate(needs, system=RACK), needs.on_rank(1)
+    assert share is not None
+    each = share.kv_bytes(1024, CacheFormat("bfloat16"), RACK.device.accelerator.platform)
+    assert found.num_requests == 0.75 * (0.9 * 186e9 - share.weight_bytes["bfloat16"]) // each
+
+
 def test_ranks_that_cannot_share_evenly_give_nothing(mixture):
     options = {"batch_size": 1, "context": 16, "weight_format": "bfloat16", "cache": CacheFormat("bfloat16")}
     assert predict(mixture, RACK, Ranks(64), **options) is None

@@ -18,6 +18,10 @@ from atom_server.banner import describe_machine
             "2 ranks (tensor parallel, whole experts on each) on cpu in float32, 3 threads each",
         ),
         (
+            {"data_parallel_size": 2, "enable_expert_parallel": True, "enable_dp_attention": True},
+            "2 engines (data parallel, experts shared) on cpu in float32, 3 threads each",
+        ),
+        (
             {"tensor_parallel_size": 4, "decode_context_parallel_size": 2},
             "4 ranks (tensor parallel, context shared by 2) on cpu in float32, 3 threads each",
         ),
@@ -27,7 +31,7 @@ from atom_server.banner import describe_machine
             "3 threads each",
         ),
     ],
-    ids=["one rank", "ranks", "whole experts", "a shared context", "stages of engines"],
+    ids=["one rank", "ranks", "whole experts", "shared experts", "a shared context", "stages of engines"],
 )
 def test_the_banner_tells_how_an_engine_is_spread(spread: dict[str, int], expected: str):
     info = EngineInfo(

@@ -10,7 +10,7 @@ import pytest
 
 from atom_core import EngineArgs
 from atom_core.config import CacheFormat, options_of
-from atom_core.models import model_requirements, open_checkpoint
+from atom_core.models import find_accelerators, model_requirements, open_checkpoint, place
 from atom_server.cli.main import main
 from atom_server.cli.plan.tables import memory_lines
 from published_configs import NAMES, architecture_of, write_published_config
@@ -72,6 +72,30 @@ def test_a_state_for_each_draft_is_planned(tmp_path: Path, capsys):
     )
 
 
+STATES = ("qwen3-next-80b-a3b", "qwen3.5-397b-a17b", "kimi-linear-48b-a3b")
+
+
+@pytest.mark.parametrize("name", [*STATES, "glm-5", "deepseek-v3.2", "kimi-k2.5"])
+def test_states_behind_cached_prefixes_take_their_room_where_layers_keep_states(name: str, tmp_path: Path, capsys):
+    needs = model_requirements(open_checkpoint(write_published_config(name, tmp_path)))
+    cache = CacheFormat("bfloat16")
+    each, weights, kept = needs.kv_bytes(4096, cache), needs.weight_bytes["bfloat16"], 4 if name in STATES else 3
+    asked = ("--model", tmp_path, "--context", "4096", "--kv-cache-dtype", "bf16", "--requests", "9")
+    # The engine gives a quarter of the cache to them (`size_cache`), and nine requests have what is left of it.
+    for room, fits in ((kept * 3 * each, "yes"), (kept * 3 * each - 4, "no")):
+        _, text = plan(capsys, *asked, "--memory", str(weights + room))
+        row = next(re.split(r"  +", line) for line in text.splitlines() if line.startswith("bfloat16 "))
+        assert (row[6], row[7]) == (fits, "9" if fits == "yes" else "8")
+        assert ("a quarter of the cache's room" in text) is (name in STATES)
+
+    share, device = needs.on_rank(8), find_accelerators("MI355X")[0]
+    placed = place(needs, device, 8, weight_format="bfloat16", cache=cache)
+    assert share is not None
+    assert placed is not None
+    room = placed.cache_bytes - (placed.cache_bytes // 4 if name in STATES else 0)
+    assert placed.num_requests(4096) == max(room, 0) // share.kv_bytes(4096, cache, device.platform)
+
+
 def test_accelerators_are_planned_with_whole_experts(tmp_path: Path, capsys):
     """Six experts of a Mixtral on four devices: the first one holds two of them, where it held a quarter of each."""
     folder = write_published_config("mixtral-8x7b", tmp_path)
@@ -84,6 +108,21 @@ def test_accelerators_are_planned_with_whole_experts(tmp_path: Path, capsys):
         [weights] = [row[3] for row in rows_of(text, "H100") if row[2] == "4"]
         sizes.append(float(weights.removesuffix(" GiB")))
     assert sizes[1] - sizes[0] == pytest.approx(0.5 * 32 * 3 * 4096 * 14336 * 2 / 2**30, abs=0.1)
+
+
+def test_accelerators_with_requests_of_their_own_hold_an_equal_part_of_the_experts_and_all_else(tmp_path: Path, capsys):
+    folder, found = write_published_config("mixtral-8x7b", tmp_path), []
+    for flags in (("--enable-expert-parallel",), ("--enable-dp-attention",)):
+        _, text = plan(capsys, "--model", folder, "--on", "H100", "--weights", "bfloat16", "--context", "4096", *flags)
+        assert f"by --tensor-parallel-size and {flags[0]} of `atom serve`" in text
+        [row] = [row for row in rows_of(text, "H100") if row[2] == "4"]
+        found.append((float(row[3].removesuffix(" GiB")), float(row[4].removesuffix(" GiB")), int(row[6])))
+    experts = 32 * 2 * 3 * 4096 * 14336 * 2 / 2**30
+    attention = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024) + 2 * 32000 * 4096
+    (cut, _, _), (whole, room, requests) = found
+    assert whole - experts == pytest.approx(2 * attention / 2**30, abs=0.1)
+    assert cut - experts == pytest.approx(2 * attention / 4 / 2**30, abs=0.1)
+    assert requests == 4 * int(room * 2**30 // (32 * 2 * 1024 * 2 * 4096))
 
 
 def test_accelerators_that_share_a_context_hold_as_many_times_the_requests(tmp_path: Path, capsys):
@@ -321,6 +360,8 @@ def test_what_no_rank_of_a_system_holds_ends_with_one(tmp_path: Path, capsys):
         (("-pp", "2"), "--pipeline-parallel-size is for --simulate SYSTEM"),
         (("-tp", "2"), "--tensor-parallel-size is for --simulate SYSTEM"),
         (("--batch-sizes", "1"), "--batch-sizes is for --simulate SYSTEM"),
+        (("--enable-dp-attention",), "--enable-dp-attention is for several devices: give --on"),
+        (("--on", "H100", "--enable-dp-attention"), "--enable-dp-attention: this model has no experts"),
         (("--enable-expert-parallel",), "--enable-expert-parallel is for several devices: give --on ACCELERATOR or"),
         (("--decode-context-parallel-size", "2"), "--decode-context-parallel-size is for several devices: give --on"),
         (("--simulate", "8xH100", "--batch-sizes", "1,x"), "'1,x' is not numbers from 1 between commas"),

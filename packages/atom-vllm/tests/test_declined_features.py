@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 import torch
 
 from atom_kernels.native import native_unavailable
+from atom_models import supported_architectures
+from atom_models.architectures.registry import has_sparse_attention, keeps_states
 from atom_vllm.features import why_not_ours
 from quantized_checkpoints import PUBLISHED
 
@@ -123,13 +127,30 @@ def test_an_architecture_that_we_lack_is_declined() -> None:
     assert "PersimmonForCausalLM" in str(why_not_ours(config("PersimmonForCausalLM")))
 
 
-def test_an_architecture_that_keeps_states_is_left_to_vllm() -> None:
-    assert "Qwen3NextForCausalLM keeps states of requests" in str(why_not_ours(config("Qwen3NextForCausalLM")))
+def families_that_the_guide_leaves_to_vllm() -> dict[str, str]:
+    """Architecture -> the reason in docs/vllm.md."""
+    guide = (Path(__file__).parents[3] / "docs" / "vllm.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in guide.splitlines() if "ForC" in line and line.count("|") == 4]
+    return {name: reason.strip() for names, _, reason in rows for name in re.findall(r"`(\w+)`", names)}
 
 
-@pytest.mark.parametrize("name", ["DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"])
-def test_sparse_attention_is_left_to_vllm(name: str) -> None:
-    assert f"{name} has sparse attention" in str(why_not_ours(config(name, model_config__use_mla=True)))
+@pytest.mark.parametrize("name", families_that_the_guide_leaves_to_vllm())
+def test_families_that_the_guide_leaves_to_vllm_are_left_for_that_reason(name: str) -> None:
+    takes_more = name.endswith("ForConditionalGeneration")
+    asked = config(
+        name, model_config__use_mla="eek" in name or "Dsa" in name, model_config__is_multimodal_model=takes_more
+    )
+    reason = families_that_the_guide_leaves_to_vllm()[name]
+    assert why_not_ours(asked) == re.sub("^it ", f"{name} ", reason)
+
+
+def test_the_guide_names_every_family_that_is_left_to_vllm() -> None:
+    left = [
+        name
+        for name in supported_architectures()
+        if keeps_states(name) or has_sparse_attention(name) or name.endswith("ForConditionalGeneration")
+    ]
+    assert sorted(families_that_the_guide_leaves_to_vllm()) == sorted(left)
 
 
 def test_latent_attention_is_ours_unless_our_kernels_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

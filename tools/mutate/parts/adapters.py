@@ -16,6 +16,7 @@ _TESTS_OF: dict[str, tuple[str, ...]] = {
     "moe/*.py": ("moe",),
     "quantized/rounded_all_reduce.py": ("rounded_all_reduce",),
     "quantized/rounded_*.py": ("rounded_rows",),
+    "quantized/batched_*.py": ("head_products",),
     "quantized/*.py": ("quantized", "rounded_rows"),
     "attention/cache_write.py": (
         "cache_write",
@@ -58,9 +59,10 @@ _TESTS_OF: dict[str, tuple[str, ...]] = {
         "attention_graphs",
     ),
     "batched_gemm.py": (
+        "head_products",
         "latent",
-        "parity",
     ),
+    "latent_products.py": ("head_products",),
     "**/*.py": (
         "parity",
         "graph_safety",

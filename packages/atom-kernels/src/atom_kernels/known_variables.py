@@ -13,10 +13,12 @@ from atom_kernels.settings import PREFIX, atom_variables
 READ = frozenset(
     {
         # atom-kernels
+        "ATOM_AITER_FP8_BMM",
         "ATOM_AITER_SHUFFLE_LINEAR",
         "ATOM_DISABLE_NATIVE",
         "ATOM_DISABLE_PEER_SUMS",
         "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION",
+        "ATOM_USE_TRITON_MXFP4_BMM",
         # atom-models and atom-core
         "ATOM_CACHE_DIR",
         "ATOM_LOG_LEVEL",
@@ -53,7 +55,6 @@ OF_NO_EFFECT = frozenset(
         "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT",
         "ATOM_LOG_MORE",
         "ATOM_USE_TRITON_GEMM",
-        "ATOM_USE_TRITON_MXFP4_BMM",
     }
 )
 

@@ -15,6 +15,7 @@ OP_MODULES = (
     "atom_kernels.rotary",
     "atom_kernels.activation.ops",
     "atom_kernels.linear",
+    "atom_kernels.head_product",
     "atom_kernels.adapters",
     "atom_kernels.moe.ops",
     "atom_kernels.embedding",

@@ -19,7 +19,10 @@ def native_compiler() -> str:
 
 
 def native_cache_dir() -> Path:
-    """Where compiled kernels are kept: ``$XDG_CACHE_HOME/atom/native``, or ``~/.cache/atom/native``."""
+    """Where C kernels are kept: ``native`` in ``ATOM_CACHE_DIR``, ``$XDG_CACHE_HOME/atom`` or ``~/.cache/atom``."""
+    own = os.environ.get("ATOM_CACHE_DIR", "").strip()
+    if own:
+        return Path(own).expanduser() / "native"
     root = os.environ.get("XDG_CACHE_HOME", "").strip()
     return (Path(root) if root else Path.home() / ".cache") / "atom" / "native"
 
@@ -39,6 +42,18 @@ def fuse_norm_rope_cache() -> bool:
 def aiter_shuffles_linears() -> bool:
     """Whether ``ATOM_AITER_SHUFFLE_LINEAR`` asks for AITER's shuffled weights in linears (``0`` and empty mean no)."""
     return _is_asked_for("ATOM_AITER_SHUFFLE_LINEAR")
+
+
+def aiter_fp8_heads() -> bool:
+    """Whether ``ATOM_AITER_FP8_BMM`` lets AITER multiply the heads of latent attention in fp8: its queries, what it
+    finds and ``kv_b_proj`` are rounded (``0``, ``false`` and empty mean no)."""
+    return _is_asked_for("ATOM_AITER_FP8_BMM")
+
+
+def aiter_mxfp4_heads() -> bool:
+    """Whether ``ATOM_USE_TRITON_MXFP4_BMM`` lets AITER multiply them in MXFP4 on MI355X, which goes before fp8 (``0``,
+    ``false`` and empty mean no)."""
+    return _is_asked_for("ATOM_USE_TRITON_MXFP4_BMM")
 
 
 def openmp_waits_are_set() -> bool:

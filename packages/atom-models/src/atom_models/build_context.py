@@ -43,7 +43,7 @@ class BuildContext:
         aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
         place_experts: says which rank holds which experts of a mixture, where `groups` spreads whole ones.
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
-        takes_adapters: linears can take adapters; then no kernel runs one together with its neighbors.
+        takes_adapters: linears can take adapters.
         language_model_only: what sees pictures is not built, and its weights are passed over.
     """
 

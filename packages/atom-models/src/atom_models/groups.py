@@ -54,7 +54,10 @@ class Groups:
         tensor: the ranks that share each layer with it.
         stage: the layers that it has, of all those of the pipeline.
         expert: the ranks over which whole experts are spread; None where each of `tensor` has a part of every expert.
-            They are those of `tensor`, since one sum has what experts and what all else of a layer made.
+            They are those of `tensor`, since one sum has what experts and what all else of a layer made; and with each
+            of these the ranks of `data`.
+        data: the ranks with the same part of each layer in engines that compute other requests, and exchange rows
+            with the experts of all of them.
         context: the ranks, of `tensor`, over which the tokens of a request are spread in caches that all of them would
             hold whole. They are neighbors, as `context_ranks` says.
 
@@ -66,12 +69,15 @@ class Groups:
     stage: Stage = WHOLE
     expert: Collectives | None = None
     context: Collectives = SINGLE_RANK
+    data: Collectives = SINGLE_RANK
 
     def __post_init__(self) -> None:
         expert, tensor, context = self.expert, self.tensor, self.context
-        if expert is not None and (expert.rank, expert.size) != (tensor.rank, tensor.size):
+        sharing = self.data.rank * tensor.size + tensor.rank, self.data.size * tensor.size
+        if (expert is None and self.data.size > 1) or (expert is not None and (expert.rank, expert.size) != sharing):
             raise ValueError(
-                f"experts are spread over {expert.size} ranks, and {tensor.size} share the layer: they must be the same"
+                f"experts are spread over {expert.size if expert else 0} ranks, and {sharing[1]} share the layer: they "
+                "must be the same"
             )
         if tensor.size % context.size or tensor.rank % context.size != context.rank:
             raise ValueError(
@@ -79,13 +85,13 @@ class Groups:
                 f"{context.size} that share a context: these are neighbors, and their number divides that of the others"
             )
 
-    def among(self, tensor: Collectives, stage: Stage, context: Collectives = SINGLE_RANK) -> Groups:
-        """A rank among others, whose experts are spread in the same way."""
-        return Groups(tensor, stage, None if self.expert is None else tensor, context)
-
     def spreading_experts(self) -> Groups:
         """The same ranks, each of which holds whole experts."""
-        return replace(self, expert=self.tensor)
+        return self if self.data.size > 1 else replace(self, expert=self.tensor)
+
+    def of_engine(self) -> Groups:
+        """The same ranks without those of other engines: experts are spread over the ranks of this one."""
+        return self if self.data.size == 1 else replace(self, expert=self.tensor, data=SINGLE_RANK)
 
 
 UNSHARED = Groups()

@@ -48,7 +48,8 @@ def build_model(checkpoint: Checkpoint, context: BuildContext) -> nn.Module:
         try_fallback(model)
         chosen = choose_implementation(checkpoint, context.model_impl)
         logger.info("%s is run by %s", checkpoint.architecture, chosen.describe())
-    for line in (*config_warnings(model, checkpoint), *missing_cache_scales(model, checkpoint, context)):
+    missing = missing_cache_scales(model, checkpoint, context)
+    for line in (*config_warnings(model, checkpoint), *missing, *notes_of_plans(model)):
         logger.warning("%s", line)
     return model
 
@@ -122,6 +123,13 @@ def missing_cache_scales(model: nn.Module, checkpoint: Checkpoint, context: Buil
         f"the files hold none for {len(missing)} layers (the first is {missing[0]}): the scale is 1 there, and numbers "
         "above 448 are cut off. fp8_per_token_head needs no scales of the checkpoint",
     )
+
+
+def notes_of_plans(model: nn.Module) -> tuple[str, ...]:
+    """What the plans of layers with a cache tell who serves, once each."""
+    plans = [layer.plan for layer in mixer_layers(model).values()]
+    notes = [plan.holds.note for plan in plans if plan is not None and plan.holds is not None]
+    return tuple(dict.fromkeys(note for note in notes if note is not None))
 
 
 def mixer_layers(model: nn.Module) -> dict[str, Mixer]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from atom_models.model import num_idle_weights
 from atom_models.quantization import ONLINE
 from atom_models.requirements.sharing import OneOf
 from atom_models.vision.reading import vision_spec
+from atom_models.vision.sees import num_tower_weights
 from atom_models.vision.spec import VisionSpec
-from tiny_pictures import IMAGE, picture
+from tiny_pictures import IMAGE, SPEC, picture
 
 TinyFamily = Callable[[str], Path]
 
@@ -44,6 +46,119 @@ def test_a_model_says_what_it_sees(tiny_family: TinyFamily):
     assert vision_spec(checkpoint) == VisionSpec(0, 382, 383, 4, 2, 64, 6400, halves, halves)
     assert built(checkpoint.path).vision_spec == vision_spec(checkpoint)
     assert vision_spec(open_checkpoint(tiny_family("qwen3"))) is None
+    assert vision_spec(open_checkpoint(tiny_family("kimi_k25"))) == replace(
+        vision_spec(checkpoint) or SPEC,
+        start_token_id=None,
+        end_token_id=None,
+        has_threefold_positions=False,
+        resizing="padded",
+        max_side=128,
+    )
+
+
+def test_rows_of_pictures_end_with_the_tokens_that_the_tokenizer_has_for_that(tiny_family: TinyFamily, tmp_path: Path):
+    spec = vision_spec(open_checkpoint(tiny_family("mistral3")))
+    clip = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+    # Without such tokens those of the published tokenizers.
+    assert spec == VisionSpec(0, None, 13, 4, 2, 64, 6400, *clip, False, "shrunk", 80, 12)
+    folder = changed(tiny_family("mistral3"), tmp_path)
+    tokens = [{"id": 31, "content": "[IMG_END]"}, {"id": 30, "content": "[IMG_BREAK]"}]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    (folder / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"33": {"content": "[IMG_END]"}}}')
+    other = vision_spec(open_checkpoint(folder))
+    assert other is not None
+    assert (other.row_token_id, other.end_token_id) == (30, 33)
+
+
+@pytest.mark.parametrize(
+    ("processor", "longest"),
+    [
+        ({"size": {"height": 40, "width": 40}}, 40),
+        ({"size": {"longest_edge": 44}}, 44),
+        ({"do_pad": True}, 1024),
+        ({}, 80),
+    ],
+)
+def test_the_longer_side_of_a_picture_is_the_processors_or_the_towers(
+    processor: dict[str, Any], longest: int, tiny_family: TinyFamily, tmp_path: Path
+):
+    folder = changed(tiny_family("mistral3"), tmp_path)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    spec = vision_spec(open_checkpoint(folder))
+    assert spec is not None
+    assert (spec.max_side, spec.max_pixels) == (longest, (-(-longest // 8) * 8) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("processor", "patches", "of_side"),
+    [({"max_patches": 64, "size": {"max_height": 16, "max_width": 16}}, 64, 16), ({"in_patch_limit": 99}, 99, 512)],
+)
+def test_bounds_of_patches_are_read_as_published_and_as_transformers_writes_them(
+    processor: dict[str, Any], patches: int, of_side: int, tiny_family: TinyFamily, tmp_path: Path
+):
+    folder = changed(tiny_family("kimi_k25"), tmp_path)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    spec = vision_spec(open_checkpoint(folder))
+    assert spec is not None
+    assert (spec.max_pixels, spec.max_side) == (patches * 16, of_side * 4)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "message"),
+    [
+        ("mistral3", {"size": {"height": 40, "width": 44}}, "both directions must have one"),
+        ("mistral3", {"size": 448}, "size is 448, not an object"),
+        ("mistral3", {"size": {"longest_edge": 0}}, "size is 0; it must be an integer from 1 on"),
+        ("mistral3", {"resample": 2}, "resample is 2, which is not implemented; it can be 3"),
+        ("kimi_k25", {"media_proc_cfg": {"fixed_output_tokens": 64}}, "fixed_output_tokens is 64, which is not implem"),
+        ("kimi_k25", {"media_proc_cfg": {"patch_size": 14}}, "patch_size is 14, and config.json says 4"),
+        ("kimi_k25", {"merge_size": 3}, "merge_size is 3, and config.json says 2"),
+        ("kimi_k25", {"media_proc_cfg": {"in_patch_limit": "many"}}, "has 'many' as in_patch_limit"),
+    ],
+)
+def test_processors_of_other_towers_are_refused_where_they_are_not_ours(
+    family, fields, message, tiny_family: TinyFamily, tmp_path: Path
+):
+    folder = changed(tiny_family(family), tmp_path, "preprocessor_config.json", **fields)
+    with pytest.raises(CheckpointError, match=message):
+        vision_spec(open_checkpoint(folder))
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "message"),
+    [
+        ("mistral3", {"head_dim": 4}, "head_dim is 4; hidden_size is 16, of which each of 2 heads has 8"),
+        ("mistral3", {"num_channels": 1}, "num_channels is 1"),
+        ("kimi_k25", {"init_pos_emb_height": 8}, "the table of positions has 8 rows and 6 columns"),
+        ("kimi_k25", {"mm_hidden_size": 8}, "mm_hidden_size is 8, and the tower gives 16"),
+        ("kimi_k25", {"merge_kernel_size": [2, 1]}, "both directions must have one"),
+        ("kimi_k25", {"pos_emb_type": "learnable_by_interp"}, "pos_emb_type is 'learnable_by_interp'"),
+    ],
+)
+def test_so_are_other_towers_that_do_not_fit(family, fields, message, tiny_family: TinyFamily, tmp_path: Path):
+    folder = tiny_family(family)
+    tower = json.loads((folder / "config.json").read_text())["vision_config"]
+    with pytest.raises(CheckpointError, match=message):
+        built(changed(folder, tmp_path, vision_config=tower | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "mistral4"}, "model_type is 'mistral4', which is not supported .* be mistral or ministral3"),
+        ({"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "lacks original_max_position_embeddings"),
+    ],
+)
+def test_texts_of_other_models_are_refused(fields, message, tiny_family: TinyFamily, tmp_path: Path):
+    folder = tiny_family("mistral3")
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    with pytest.raises(CheckpointError, match=message):
+        built(changed(folder, tmp_path, text_config=text | fields))
+
+
+def test_a_tower_whose_last_layers_are_left_out_is_refused(tiny_family: TinyFamily, tmp_path: Path):
+    with pytest.raises(CheckpointError, match="vision_feature_layer is -2"):
+        built(changed(tiny_family("mistral3"), tmp_path, vision_feature_layer=-2))
 
 
 def test_the_text_part_of_a_config_may_be_nested_or_not(
@@ -134,6 +249,11 @@ def test_a_language_model_alone_has_no_tower_and_says_so(tiny_family: TinyFamily
     assert alone.vision_spec is None
     assert "it is served for text alone" in caplog.text
     assert alone.ignored_prefixes == ("model.visual.",)
+    for family, names in (
+        ("mistral3", ("vision_tower.", "multi_modal_projector.")),
+        ("kimi_k25", ("vision_tower.", "mm_projector.")),
+    ):
+        assert built(tiny_family(family), language_model_only=True).ignored_prefixes == names
 
 
 def test_a_model_that_takes_no_pictures_refuses_them(tiny_family: TinyFamily):
@@ -155,27 +275,32 @@ def test_every_rank_has_the_whole_tower_and_the_first_stage_alone_has_one(tiny_f
 
 
 @pytest.mark.usefixtures("quiet_transformers")
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen3_5", "mistral3", "kimi_k25"])
 def test_plans_count_the_tower_among_the_weights_and_not_in_steps(family: str, tiny_family: TinyFamily):
     folder = tiny_family(family)
     with torch.device("meta"):
         theirs = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.from_pretrained(folder))
-    tower = sum(parameter.numel() for parameter in theirs.model.visual.parameters())
+    names = ("visual", "vision_tower", "multi_modal_projector", "mm_projector")
+    tower = sum(one.numel() for name, one in theirs.model.named_parameters() if name.startswith(names))
     needs, model = model_requirements(open_checkpoint(folder)), built(folder)
-    assert needs.num_parameters == sum(parameter.numel() for parameter in theirs.parameters())
-    assert needs.num_parameters - needs.num_active_parameters == num_idle_weights(model) == tower
+    biases = sum(one.numel() for name, one in theirs.named_buffers() if name.endswith("e_score_correction_bias"))
+    assert needs.num_parameters == sum(parameter.numel() for parameter in theirs.parameters()) + biases
+    assert num_tower_weights(model) == tower
+    assert needs.num_parameters - needs.num_active_parameters == num_idle_weights(model) >= tower
     whole = needs.on_rank(1)
     assert whole is not None
     alone = built(folder, language_model_only=True)
     text = model_requirements(open_checkpoint(folder), language_model_only=True)
-    assert text.num_parameters == text.num_active_parameters == needs.num_active_parameters
+    assert text.num_active_parameters == needs.num_active_parameters
+    assert text.num_parameters == needs.num_parameters - tower
     assert sum(one.num_numbers * count for one, count in whole.work.matrices.items()) <= sum(
         one.num_numbers for layer in loadable(alone) for one in layer.weights()
     )
 
 
-def test_a_tower_stays_dense_where_weights_are_rounded(tiny_family: TinyFamily):
-    model = built(tiny_family("qwen3_vl"), quantization=ONLINE["int8"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "mistral3", "kimi_k25"])
+def test_a_tower_stays_dense_where_weights_are_rounded(family: str, tiny_family: TinyFamily):
+    model = built(tiny_family(family), quantization=ONLINE["int8"])
     held = {one.held().held for layer in loadable(model.vision) for one in layer.weights() if one.held is not None}
     assert held == {"float32"}
     layer = model.model.layers[0].mlp.down_proj

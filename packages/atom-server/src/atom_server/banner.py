@@ -80,7 +80,8 @@ def describe_machine(info: EngineInfo) -> str:
     ranks = f"{of_layer} on " if of_layer else ""
     if stages > 1:
         ranks = f"{stages} stages (pipeline parallel){f' of {of_layer}' if of_layer else ''} on "
-    engines = f"{num_engines} engines (data parallel)" if num_engines > 1 else ""
+    shared = ", experts shared" if info.enable_dp_attention else ""
+    engines = f"{num_engines} engines (data parallel{shared})" if num_engines > 1 else ""
     of = (" of " if ranks else " on ") if engines else ""
     each = " each" if size * stages * num_engines > 1 else ""
     return f"{engines}{of}{ranks}{info.device} in {info.dtype}, {info.num_threads} threads{each}"

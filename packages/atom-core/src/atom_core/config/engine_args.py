@@ -17,6 +17,7 @@ from atom_core.config.lora.modules import read_modules
 from atom_core.config.offload import read_offload
 from atom_core.config.options import ConfigError, add_options, option, options_of
 from atom_core.config.other_names import with_own_names
+from atom_core.config.parallel.dp_attention import read_dp_attention
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
 from atom_core.config.unbuilt import refuse_for_experts, refuse_in_stages, refuse_unbuilt
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
@@ -231,7 +232,11 @@ class EngineArgs:
         1000, "Steps before each such move whose rows are counted; at most eplb_step_interval.", minimum=1
     )
     eplb_step_interval: int = _parallel(3000, "Steps from one such move to the next.", minimum=1)
-    enable_dp_attention: bool = _parallel(False, "Data-parallel attention.")
+    enable_dp_attention: bool = _parallel(
+        False,
+        "Engines that each attend to requests of their own share the experts of a mixture: one for each of "
+        "tensor_parallel_size, or data_parallel_size of them (see dp-attention.md).",
+    )
     port: int = _parallel(
         8006,
         "Accepted for compatibility, and of no effect: engines of one node talk over a private socket file. "
@@ -343,8 +348,11 @@ class EngineArgs:
     )
 
     def __post_init__(self) -> None:
-        for entry in options_of(type(self)):
-            object.__setattr__(self, entry.name, entry.check(getattr(self, entry.name)))
+        entries = {entry.name: entry for entry in options_of(type(self))}
+        for name, entry in entries.items():
+            object.__setattr__(self, name, entry.check(getattr(self, name)))
+        for name, value in read_dp_attention(self).items():
+            object.__setattr__(self, name, entries[name].check(value))
         if self.block_size != 1 and self.block_size % 16:
             raise ConfigError(f"block_size is {self.block_size}; it must be 1 or a multiple of 16")
         if self.kv_cache_memory is not None and self.num_kv_blocks is not None:

@@ -15,7 +15,7 @@ from atom_core.config.kv_transfer import check_travels, of_engine, read_kv_trans
 from atom_core.config.lora.limits import read_lora
 from atom_core.config.offload import check_offload, read_offload
 from atom_core.config.options import ConfigError
-from atom_core.config.parallel import resolve_parallel
+from atom_core.config.parallel.ranks import resolve_parallel
 from atom_core.config.sections import (
     CacheConfig,
     CompileConfig,
@@ -220,7 +220,9 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
         raise ConfigError("cudagraph_mode and cudagraph_capture_sizes are for GPUs, and there is none: leave them out")
     if wants_graphs and args.enforce_eager:
         raise ConfigError("enforce_eager captures no graphs, and cudagraph settings ask for them: give one of them")
-    if not has_graphs or args.enforce_eager or args.cudagraph_mode == "none":
+    if has_graphs and args.enable_dp_attention:
+        choices.append("cudagraph_mode = none: steps have as many rows as the largest of other engines")
+    if not has_graphs or args.enforce_eager or args.enable_dp_attention or args.cudagraph_mode == "none":
         return CompileConfig(level=args.level, batch_invariant=args.batch_invariant, warmup=warmup)
     sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
     if max(sizes) > args.max_num_seqs:

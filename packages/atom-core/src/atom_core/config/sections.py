@@ -104,6 +104,8 @@ class ParallelConfig:
         pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
         decode_context_parallel_size: ranks that share a layer and the tokens in its cache, each with a part of both.
         enable_expert_parallel: ranks that share a layer hold whole experts of a mixture, not a part of each.
+        enable_dp_attention: engines hold whole experts together, and take their steps together.
+        meeting_folder: where these engines find each other.
         num_redundant_experts: copies of these beside the first of each, over all ranks.
         balance: when experts move between ranks; None where they stay.
         executor_backend: "mp" starts the ranks on this node, "ray" wherever Ray places them.
@@ -116,6 +118,8 @@ class ParallelConfig:
     pipeline_parallel_size: int = 1
     decode_context_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    enable_dp_attention: bool = False
+    meeting_folder: Path | None = None
     num_redundant_experts: int = 0
     balance: BalanceConfig | None = None
     executor_backend: ExecutorBackend = "mp"
@@ -124,6 +128,11 @@ class ParallelConfig:
     def ranks_of_engine(self) -> int:
         """Ranks of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def sharing_experts(self) -> int:
+        """Engines that share their experts with this one, and itself."""
+        return self.data_parallel_size if self.enable_dp_attention else 1
 
     @property
     def num_ranks(self) -> int:

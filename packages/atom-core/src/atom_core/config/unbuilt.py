@@ -12,19 +12,7 @@ if TYPE_CHECKING:
 
 
 def refuse_unbuilt(args: EngineArgs) -> None:
-    """Raise ConfigError for the first setting that asks for something that does not exist yet."""
-    asked = {
-        f"enable_expert_parallel over {args.data_parallel_size} engines of one device": args.enable_expert_parallel
-        and args.data_parallel_size > 1
-        and args.tensor_parallel_size == 1,
-        "enable_dp_attention": args.enable_dp_attention,
-    }
-    for what, is_asked in asked.items():
-        if is_asked:
-            raise ConfigError(
-                f"{what} is not supported by this version of ATOM: leave it out (built are tensor_parallel_size, "
-                "pipeline_parallel_size and data_parallel_size, on one node)"
-            )
+    """Raise ConfigError for a setting that asks for something that does not exist."""
     if args.trust_remote_code:
         raise ConfigError("trust_remote_code is not supported: code of a model's repository is never run; leave it out")
 
@@ -73,6 +61,12 @@ def refuse_for_context(args: EngineArgs) -> None:
 
 def refuse_for_experts(args: EngineArgs) -> None:
     """Raise ConfigError for the first setting that does not go with where experts are."""
+    several = args.data_parallel_size > 1 and args.tensor_parallel_size == 1
+    if args.enable_expert_parallel and several and not args.enable_dp_attention:
+        raise ConfigError(
+            f"enable_expert_parallel is on, and each of {args.data_parallel_size} engines (data_parallel_size) has one "
+            "device and all experts: give enable_dp_attention too, which spreads them over the engines, or leave it out"
+        )
     asked = {f"num_redundant_experts {args.num_redundant_experts}": args.num_redundant_experts > 0}
     asked["enable_eplb"] = args.enable_eplb
     for what, is_asked in asked.items():

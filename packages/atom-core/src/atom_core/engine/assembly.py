@@ -9,12 +9,14 @@ import msgspec
 from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.engine.info import EngineInfo
+from atom_core.engine.lockstep import Lockstep, NoLockstep
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
 from atom_core.kv_cache.elsewhere.peers import PeerBlocks
 from atom_core.kv_events import KVEventPublisher
 from atom_core.scheduler import Scheduler
 from atom_core.speculation import make_speculation
+from atom_core.worker.ranks.meeting import Engines
 from atom_core.worker.runner import RunnerInfo
 
 
@@ -53,6 +55,16 @@ def make_scheduler(config: EngineConfig, runner: RunnerInfo) -> Scheduler:
     )
 
 
+def make_lockstep(config: EngineConfig) -> Lockstep | NoLockstep:
+    """What has an engine take its steps with others, where these share their experts."""
+    parallel = config.parallel
+    if not parallel.enable_dp_attention:
+        return NoLockstep()
+    if parallel.meeting_folder is None:
+        raise ConfigError("engines that share their experts are started together: by a server, or by `LLMEngine`")
+    return Lockstep(parallel.meeting_folder, Engines(parallel.data_parallel_rank, parallel.data_parallel_size))
+
+
 def make_publisher(config: EngineConfig) -> KVEventPublisher | None:
     """What tells routers of cached blocks, where that is asked for; ConfigError where its address cannot be had."""
     if config.cache.events is None:
@@ -88,6 +100,7 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         pipeline_parallel_size=config.parallel.pipeline_parallel_size,
         decode_context_parallel_size=config.parallel.decode_context_parallel_size,
         enable_expert_parallel=config.parallel.enable_expert_parallel,
+        enable_dp_attention=config.parallel.enable_dp_attention,
         profiler_dir=config.profiler.directory,
         timings=dict(runner.timings),
         choices=[*config.choices, *runner.choices],

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from atom_core.config.sections import EngineConfig
 from atom_core.engine.adapters.in_use import AdaptersInUse
-from atom_core.engine.assembly import engine_info, make_publisher, make_scheduler
+from atom_core.engine.assembly import engine_info, make_lockstep, make_publisher, make_scheduler
 from atom_core.engine.deadlines import Deadlines
-from atom_core.engine.steps_in_flight import Step, StepsInFlight
+from atom_core.engine.steps_in_flight import Step, StepsInFlight, TakingPart
 from atom_core.engine.warming_up import WarmingUp
 from atom_core.errors import AdapterError, EngineBusyError
 from atom_core.executor.factory import make_executor
 from atom_core.executor.protocol import Executor
 from atom_core.failure import Failure
-from atom_core.messages import EngineOutput, EngineRequest, NamedAdapter, RequestState, StepStats, Submission
+from atom_core.messages import (
+    EngineOutput,
+    EngineRequest,
+    NamedAdapter,
+    RequestState,
+    SchedulerOutput,
+    StepStats,
+    Submission,
+)
 from atom_core.structured_output.constrained_requests import ConstrainedRequests
 from atom_core.tokenization import Tokenizer
 from atom_models import open_checkpoint
@@ -26,6 +34,8 @@ from atom_models import open_checkpoint
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.001
+# A step in which an engine only computes rows of others.
+NO_REQUESTS = SchedulerOutput(0, [], [], [])
 
 
 class EngineCore:
@@ -41,9 +51,11 @@ class EngineCore:
     """
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
+        self._lockstep = make_lockstep(config)
         self._executor = executor if executor is not None else make_executor(config)
         try:
             runner = self._executor.start()
+            self._lockstep.meet()
             self._publisher = make_publisher(config)
         except BaseException:
             self._executor.shutdown()
@@ -61,6 +73,7 @@ class EngineCore:
         # A stage has its next step before the result of its last one is known.
         self._steps_ahead = self._num_stages if config.scheduler.async_scheduling else 0
         self._in_flight = StepsInFlight(self._executor, self._scheduler, self._constrained.follow)
+        self._taking_part = TakingPart(self._executor, self._steps_ahead)
         self._deadlines = Deadlines(config.scheduler.max_request_seconds)
         self._news: list[EngineOutput] = []
         self._warming_up = WarmingUp(self._executor, config.compile.warmup)
@@ -117,17 +130,33 @@ class EngineCore:
             scheduled = self._scheduler.schedule()
         if scheduled is not None:
             is_idle = not self._in_flight
-            step = self._in_flight.submit(scheduled)
+            step = self._in_flight.submit(self._agreed(scheduled))
             self._release_sampler(step)
             if is_idle:
                 # Nothing else computes: what this thread does next would keep the worker's from running Python.
                 step.handle.wait_for_launch()
+        is_called = self._lockstep.is_called and (scheduled is None or not scheduled.scheduled)
+        if is_called:
+            self.take_part()
         if len(self._in_flight) > self._steps_ahead:
             self._news += self._in_flight.collect()
-        elif scheduled is None and not self._news:
+        elif scheduled is None and not self._news and not is_called:
             time.sleep(IDLE_SECONDS)  # the scheduler holds requests back for now: do not spin
         self._warming_up.after_step()
         return self._take_news()
+
+    def take_part(self) -> None:
+        """Where other engines wait for this one's experts, take their step without rows of its own.
+
+        Raises:
+            EngineDeadError: another engine is gone.
+        """
+        if self._lockstep.is_called:
+            self._taking_part.submit(self._agreed(NO_REQUESTS))
+
+    def on_call(self, called: Callable[[], None]) -> None:
+        """Have a thread call this whenever another engine may wait for `take_part`, or `step`."""
+        self._lockstep.on_call(called)
 
     def settle(self) -> list[EngineOutput]:
         """Collect the steps in flight and submit no other: blocks that only these steps still hold become free.
@@ -141,7 +170,8 @@ class EngineCore:
 
     def has_unfinished(self) -> bool:
         """Whether `step` has anything left to do or to tell."""
-        return self.has_requests() or (self._scheduler.awaits_peers and not self.is_asleep)
+        is_awaited = self._lockstep.is_called or (self._scheduler.awaits_peers and not self.is_asleep)
+        return self.has_requests() or is_awaited
 
     def has_requests(self) -> bool:
         """Whether requests are open, or steps on their way."""
@@ -189,10 +219,12 @@ class EngineCore:
             level: at 1 the host keeps the weights, at 2 they are read anew when the engine is woken up.
 
         Raises:
-            EngineBusyError: something is open, or the engine sleeps already.
+            EngineBusyError: something is open, the engine sleeps already, or others need its experts.
         """
         if self.is_asleep:
             raise EngineBusyError("the engine sleeps already: wake it up first")
+        if self.info.enable_dp_attention:
+            raise EngineBusyError("engines with enable_dp_attention need each other's experts, and do not sleep")
         if self.has_requests():
             raise EngineBusyError("requests are open: end them before the engine sleeps")
         self.reset_prefix_cache()
@@ -222,8 +254,8 @@ class EngineCore:
 
     @property
     def failure(self) -> Failure | None:
-        """What ended the workers; None while they work. For any thread."""
-        return self._executor.failure
+        """What ended the workers, or another engine that this one needs; None while they work. For any thread."""
+        return self._executor.failure or self._lockstep.failure
 
     @property
     def stopped_ranks(self) -> tuple[int, ...]:
@@ -237,9 +269,16 @@ class EngineCore:
     def close(self) -> None:
         """Let steps on their way finish, then let go of the device."""
         self._executor.shutdown()
+        self._lockstep.close()
         self._constrained.close()
         if self._publisher is not None:
             self._publisher.close()
+
+    def _agreed(self, scheduled: SchedulerOutput) -> SchedulerOutput:
+        """A step that other engines take too, where they share their experts with this one."""
+        if not scheduled.scheduled and scheduled is not NO_REQUESTS:
+            return scheduled  # it moves blocks, and computes nothing
+        return msgspec.structs.replace(scheduled, rows_of_engines=self._lockstep.agree(scheduled.num_tokens))
 
     def _admit(self, request: EngineRequest) -> None:
         try:

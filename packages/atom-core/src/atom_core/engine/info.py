@@ -27,6 +27,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         pipeline_parallel_size: stages of the layers, each with as many ranks as share a layer.
         decode_context_parallel_size: ranks that share a layer and the tokens in its cache.
         enable_expert_parallel: ranks that share a layer hold whole experts.
+        enable_dp_attention: the ranks of all engines do so together.
         num_offload_blocks: blocks that are kept beyond those, in memory of the host or on a disk.
         choices: one line for each value that was chosen for the user.
         is_encoder: the model reads texts in both directions, and writes none.
@@ -57,6 +58,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     pipeline_parallel_size: int = 1
     decode_context_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    enable_dp_attention: bool = False
     num_offload_blocks: int = 0
     is_encoder: bool = False
     images: VisionSpec | None = None

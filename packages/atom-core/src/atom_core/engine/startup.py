@@ -65,7 +65,7 @@ def resolve(args: EngineArgs, checkpoint: Checkpoint, *, data_parallel_rank: int
     if implementation.name == "transformers":
         args = _eager(args)
     config = resolve_config(args, checkpoint, detect_platform(), data_parallel_rank=data_parallel_rank)
-    if config.parallel.ranks_of_engine > 1:
+    if config.parallel.ranks_of_engine > 1 or config.parallel.enable_dp_attention:
         _check_shared(config, checkpoint)
     return config
 
@@ -79,6 +79,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
     from atom_models.layers.mixture.balance import place_with_copies
     from atom_models.model import stored_quantization
     from atom_models.requirements import check_shared
+    from atom_models.requirements.sharing import spread_experts
 
     parallel = config.parallel
 
@@ -90,7 +91,7 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
             block_size=config.cache.block_size,
             max_model_len=config.cache.block_size,  # tables of angles are not needed
             model_impl=config.model.model_impl,
-            groups=UNSHARED.spreading_experts() if parallel.enable_expert_parallel else UNSHARED,
+            groups=spread_experts(parallel.sharing_experts) if parallel.enable_expert_parallel else UNSHARED,
             place_experts=place_with_copies(parallel.num_redundant_experts),
         )
         check_shared(
@@ -108,6 +109,8 @@ def _eager(args: EngineArgs) -> EngineArgs:
     """The settings with which transformers' layers run: not compiled, captured or adapted, which want ours."""
     from atom_core.config import ConfigError
 
+    if args.enable_dp_attention:
+        raise ConfigError("transformers' layers are not split: leave enable_dp_attention out")
     if args.level > 0:
         raise ConfigError(f"level is {args.level}, and transformers' layers are not compiled: leave it out")
     if args.enable_lora or args.lora_modules:

@@ -104,6 +104,27 @@ class StepsInFlight:
         return [msgspec.structs.replace(output, finish_reason="error", error=message) for output in ended]
 
 
+class TakingPart:
+    """Steps in which an engine has no rows: nobody waits for what comes of them, but not too many are on their way.
+
+    Args:
+        executor: runs them.
+        steps_ahead: how many may be on their way when a further one is submitted.
+    """
+
+    def __init__(self, executor: Executor, steps_ahead: int) -> None:
+        self._executor, self._steps_ahead = executor, steps_ahead
+        self._handles: deque[StepHandle] = deque()
+
+    def submit(self, step: SchedulerOutput) -> None:
+        """Start a step; EngineDeadError where the workers are gone."""
+        handle = self._executor.submit(step)
+        handle.sample(None)
+        self._handles.append(handle)
+        while len(self._handles) > self._steps_ahead:
+            self._handles.popleft().result()
+
+
 def _without(output: ModelOutput, request_ids: set[str]) -> ModelOutput:
     """`output`, but no token for these requests."""
     requests = [

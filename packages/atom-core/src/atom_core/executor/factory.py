@@ -17,7 +17,7 @@ MakeExecutor = Callable[[EngineConfig], Executor]
 def make_executor(config: EngineConfig) -> Executor:
     """What runs the steps of `config`; torch is imported here only where the worker is in this process."""
     parallel = config.parallel
-    if parallel.ranks_of_engine > 1 or parallel.executor_backend != "mp":
+    if parallel.ranks_of_engine > 1 or parallel.executor_backend != "mp" or parallel.enable_dp_attention:
         from atom_core.executor.processes.executor import ProcessExecutor
         from atom_core.executor.processes.rank_processes import RankProcesses
 

@@ -90,6 +90,9 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
 
     `transfers` move blocks between the cache and other places. A step with nothing scheduled is there for these, and
     waits for a moment until one of those that it awaits has ended.
+
+    `rows_of_engines` is how many tokens each engine has in it, where engines share their experts and take it together.
+    With nothing scheduled the experts here compute those of the others.
     """
 
     step_id: int
@@ -100,6 +103,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     copies_behind: tuple[StateCopy, ...] = ()
     transfers: BlockTransfers | None = None
     is_followed: bool = True
+    rows_of_engines: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:

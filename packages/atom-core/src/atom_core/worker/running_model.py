@@ -26,6 +26,7 @@ from atom_core.worker.steps.batch import ModelInput, StepRows, token_types
 from atom_core.worker.steps.factory import make_steps
 from atom_core.worker.vision.pictures import Pictures
 from atom_models.adapters.step import AdapterStep
+from atom_models.layers.mixture.exchange import rows_of_engines
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,16 @@ class RunningModel:
         self._update(step)
         if step.new_requests or step.dropped_request_ids:
             self._embeds = self._pooler.update(step)
+        if self.model.balancer is not None and (step.scheduled or step.rows_of_engines):
+            self.model.balancer.before_step()
+        with rows_of_engines(step.rows_of_engines):
+            self._compute(step)
+
+    def _compute(self, step: SchedulerOutput) -> None:
         if not step.scheduled:
             self._forward = step
+            if step.rows_of_engines and self.model.take_part is not None:
+                self.model.take_part()
             return
         rows = StepRows.of(step, self.states.slots)
         judges = self._judges_prompts(rows)
@@ -126,8 +135,6 @@ class RunningModel:
         if (types := token_types(step, rows)) is not None:
             batch = dataclasses.replace(batch, token_types=types.to(batch.input_ids.device))
         self._device.begin_step()
-        if self.model.balancer is not None:
-            self.model.balancer.before_step()
         self._state_slots.copy(step.copies_before)
         if self.model.arriving is not None:
             self._ranks.take(self.model.arriving[: rows.num_tokens])

@@ -5,9 +5,10 @@ T: tokens, I: inputs, O: outputs, N: places of adapters, P: parts of the linear,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -52,6 +53,21 @@ class LowRankProblem:
         is_row = y.stride(-1) == 1 or y.shape[-1] == 1
         if y.dtype not in (self.dtype, torch.float32) or y.shape[-1] != self.out_features or not is_row:
             raise unplanned("add_low_rank", y, self.out_features, self.dtype)
+
+
+class LowRankTerm(NamedTuple):
+    """What `add_low_rank` adds to one call of a linear, for its kernel to add before what follows the product.
+
+    Attributes:
+        places_T, a_NRI, b_NrO, parts: see `add_low_rank`.
+        add: ``add(y_TO, x_TI)`` does the same to a product, in place: for kernels that have no part in it.
+    """
+
+    places_T: torch.Tensor
+    a_NRI: torch.Tensor
+    b_NrO: torch.Tensor
+    parts: tuple[int, ...]
+    add: Callable[[torch.Tensor, torch.Tensor], None]
 
 
 def add_low_rank(

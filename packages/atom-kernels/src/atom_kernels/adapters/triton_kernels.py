@@ -1,4 +1,4 @@
-"""What adapters add, in Triton: the products with A by parts of the inputs, then the sum of these, and B.
+"""What adapters add, in Triton: the products with A, then those with B.
 
 Shapes: T tokens, I inputs, O outputs, R rows of A, of which RANK belong to one part of the outputs. No program knows of
 other tokens than its own, so that a result does not depend on the batch. Matrices do not depend on other kernels, and
@@ -13,34 +13,53 @@ import triton.language as tl
 from atom_kernels.triton.support import wait_for_inputs
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["norm_offset"])
 def shrink_kernel(
-    x_ptr, places_ptr, a_ptr, sums_ptr, x_stride,
+    x_ptr, places_ptr, a_ptr, norm_weight_ptr, inner_ptr, x_stride, norm_offset,
     NUM_PLACES: tl.constexpr, INPUTS: tl.constexpr, R: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_I: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Programs ``[T, blocks of R, blocks of I]``: ``sums[T, blocks of I, R] = A x`` over the block's inputs."""
-    token, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    """Programs ``[T, blocks of R]``: ``inner[T, R] = A (x * norm weight)``, the weight where there is one."""
+    token = tl.program_id(0).to(tl.int64)
     place = tl.load(places_ptr + token)
     has_adapter = (place > 0) & (place <= NUM_PLACES)
-    rows, columns = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R), split * BLOCK_I + tl.arange(0, BLOCK_I)
-    is_row, is_column = has_adapter & (rows < R), has_adapter & (columns < INPUTS)
-    a_at = a_ptr + (place - 1) * (R * INPUTS) + rows[:, None] * INPUTS + columns[None, :]
-    a = tl.load(a_at, mask=is_row[:, None] & is_column[None, :], other=0.0)
+    rows = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    is_row = has_adapter & (rows < R)
+    a_at = a_ptr + (place - 1) * (R * INPUTS) + rows * INPUTS
+    a = _load_a(a_at, is_row, 0, INPUTS, BLOCK_I)
     wait_for_inputs(DEPENDENT)
-    x = tl.load(x_ptr + token * x_stride + columns, mask=is_column, other=0.0)
-    sums = tl.sum(a.to(tl.float32) * x.to(tl.float32)[None, :], axis=1)
-    tl.store(sums_ptr + (token * tl.num_programs(2) + split) * R + rows, sums, mask=is_row)
+    x_at = x_ptr + token * x_stride
+    sums = a.to(tl.float32) * _load_x(x_at, norm_weight_ptr, norm_offset, has_adapter, 0, INPUTS, BLOCK_I)[None, :]
+    for first in tl.static_range(BLOCK_I, INPUTS, BLOCK_I):
+        a = _load_a(a_at, is_row, first, INPUTS, BLOCK_I).to(tl.float32)
+        sums += a * _load_x(x_at, norm_weight_ptr, norm_offset, has_adapter, first, INPUTS, BLOCK_I)[None, :]
+    tl.store(inner_ptr + token * R + rows, tl.sum(sums, axis=1), mask=is_row)
+
+
+@triton.jit
+def _load_a(a_at, is_row, first, INPUTS: tl.constexpr, BLOCK_I: tl.constexpr):
+    columns = first + tl.arange(0, BLOCK_I)
+    return tl.load(a_at[:, None] + columns[None, :], mask=is_row[:, None] & (columns < INPUTS)[None, :], other=0.0)
+
+
+@triton.jit
+def _load_x(x_at, norm_weight_ptr, norm_offset, has_adapter, first, INPUTS: tl.constexpr, BLOCK_I: tl.constexpr):
+    columns = first + tl.arange(0, BLOCK_I)
+    mask = has_adapter & (columns < INPUTS)
+    x = tl.load(x_at + columns, mask=mask, other=0.0).to(tl.float32)
+    if norm_weight_ptr is not None:
+        x *= tl.load(norm_weight_ptr + columns, mask=mask, other=0.0).to(tl.float32) + norm_offset
+    return x
 
 
 @triton.jit
 def expand_kernel(
-    y_ptr, sums_ptr, places_ptr, b_ptr, tiles_ptr, y_stride,
-    NUM_PLACES: tl.constexpr, OUTPUTS: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, SPLITS: tl.constexpr,
-    ALIGNED: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr,
+    y_ptr, inner_ptr, places_ptr, b_ptr, tiles_ptr, y_stride,
+    NUM_PLACES: tl.constexpr, OUTPUTS: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Programs ``[T, tiles]``: ``y += B sums`` over a tile's outputs, which belong to one part.
+    """Programs ``[T, tiles]``: ``y += B inner`` over a tile's outputs, which belong to one part.
 
     `tiles_ptr` has int32 ``[tiles, 3]``: the part, the first output and the part's end, multiples of ALIGNED.
     """
@@ -48,15 +67,14 @@ def expand_kernel(
     place, part = tl.load(places_ptr + token), tl.load(tile)
     first, end = tl.multiple_of(tl.load(tile + 1), ALIGNED), tl.multiple_of(tl.load(tile + 2), ALIGNED)
     has_adapter = (place > 0) & (place <= NUM_PLACES)
-    ranks, outputs, splits = tl.arange(0, BLOCK_R), first + tl.arange(0, BLOCK_O), tl.arange(0, BLOCK_S)
+    ranks, outputs = tl.arange(0, BLOCK_R), first + tl.arange(0, BLOCK_O)
     is_output, is_rank = has_adapter & (outputs < end), ranks < RANK
     b_at = b_ptr + (place - 1) * (RANK * OUTPUTS) + ranks[:, None] * OUTPUTS + outputs[None, :]
     b = tl.load(b_at, mask=is_rank[:, None] & is_output[None, :], other=0.0)
     wait_for_inputs(DEPENDENT)
     y_at = y_ptr + token * y_stride + outputs
     y = tl.load(y_at, mask=is_output, other=0.0)
-    sums_at = sums_ptr + (token * SPLITS + splits[:, None]) * R + part * RANK + ranks[None, :]
-    is_sum = has_adapter & (splits < SPLITS)[:, None] & is_rank[None, :]
-    inner = tl.sum(tl.load(sums_at, mask=is_sum, other=0.0), axis=0)
+    inner_at = inner_ptr + token * R + part * RANK + ranks
+    inner = tl.load(inner_at, mask=has_adapter & is_rank, other=0.0)
     added = tl.sum(b.to(tl.float32) * inner[:, None], axis=0)
     tl.store(y_at, (y.to(tl.float32) + added).to(y.dtype), mask=is_output)

@@ -66,6 +66,24 @@ FUNCTIONS: dict[str, AiterFunction] = {
     "shuffle_scale_for_int4": _git("aiter.ops.shuffle:shuffle_scale_for_int4", "scale group_size"),
     "tgemm.mm": _both("aiter.tuned_gemm:tgemm.mm", "inp weights bias otype"),
     "batched_gemm_bf16_CK": _both("aiter.ops.batched_gemm_op_bf16:batched_gemm_bf16_CK", "XQ WQ"),
+    "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant": _triton(
+        "gemm.batched",
+        ":".join(["batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"] * 2),
+        "X WQ w_scale group_size dtype transpose_bm transpose_bm_in",
+        keywords=True,
+    ),
+    "batched_gemm_a16wfp4": _git(
+        "aiter.ops.triton.gemm.batched.batched_gemm_a16wfp4:batched_gemm_a16wfp4",
+        "x w w_scales dtype transpose_bm prequant",
+        keywords=True,
+    ),
+    # Sources from git have it too, as another name of the one before.
+    "batched_gemm_afp4wfp4_pre_quant": AiterFunction(
+        None,
+        "aiter.ops.triton.batched_gemm_afp4wfp4_pre_quant:batched_gemm_afp4wfp4_pre_quant",
+        ("x", "w", "w_scales", "dtype", "y"),
+        keywords=True,
+    ),
     # Quantized products, and the quantizers of their rows.
     "gemm_a8w8": _both("aiter.ops.gemm_op_a8w8:gemm_a8w8", f"{_GEMM_A8W8} bias dtype"),
     "gemm_a8w8_bpreshuffle": _both("aiter.ops.gemm_op_a8w8:gemm_a8w8_bpreshuffle", f"{_GEMM_A8W8} bias dtype"),

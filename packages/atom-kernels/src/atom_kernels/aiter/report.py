@@ -11,7 +11,9 @@ _RELEASES = {"git": "sources from git", "pypi": "the release on PyPI"}
 
 def describe_api(api: AiterApi, place: str = "") -> list[str]:
     """Lines with its version, and with the functions that adapters call and it does not have."""
-    lacking = [name for name in FUNCTIONS if api.why_not(name) is not None]
+    # What sources from git have under another name is nothing that they lack.
+    called = [name for name, function in FUNCTIONS.items() if api.release != "git" or function.git is not None]
+    lacking = [name for name in called if api.why_not(name) is not None]
     lines = [f"aiter      {api.version}, {_RELEASES[api.release]}{place}"]
     return [*lines, f"           lacks {', '.join(lacking)}"] if lacking else lines
 

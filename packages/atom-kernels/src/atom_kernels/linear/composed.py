@@ -8,6 +8,7 @@ import torch
 
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
+from atom_kernels.adapters.contract import LowRankTerm
 from atom_kernels.linear.contract import FusedLinearProblem
 from atom_kernels.select import select
 
@@ -42,17 +43,23 @@ def composed(
         norm_offset: float = 0.0,
         residual: torch.Tensor | None = None,
         row_scale: torch.Tensor | None = None,
+        low_rank: LowRankTerm | None = None,
     ) -> torch.Tensor:
+        normed = x
+        if norm_weight is not None and (normed_linear is None or low_rank is not None):
+            normed = norm(x, norm_weight, eps, norm_offset)
         if row_scale is not None:
             if rounded_linear is None:
                 raise TypeError("fused_linear was given rows that are rounded, and rounds its rows by itself")
+            if low_rank is not None:
+                raise TypeError("fused_linear was given rows that are rounded, and adapters multiply them as they were")
             out = rounded_linear(x, row_scale)
-        elif norm_weight is None:
-            out = linear(x)
-        elif normed_linear is not None:
+        elif norm_weight is not None and normed_linear is not None:
             out = normed_linear(x, norm_weight, eps, norm_offset)
         else:
-            out = linear(norm(x, norm_weight, eps, norm_offset))
+            out = linear(normed)
+        if low_rank is not None:
+            low_rank.add(out, normed)
         if activate is not None:
             out = activate(out)
         return out if residual is None else out + residual

@@ -8,6 +8,7 @@ import torch
 
 from atom_kernels.activation.contract import gated_activation
 from atom_kernels.activation.names import Activation
+from atom_kernels.adapters.contract import LowRankTerm, add_low_rank
 from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.formats.weight_format import PLAIN_BY_DEFAULT
 from atom_kernels.norm.contract import rms_norm
@@ -98,21 +99,24 @@ def fused_linear(
     out_dtype: torch.dtype | None = None,
     input_format: WeightFormat | None = None,
     row_scale_TG: torch.Tensor | None = None,
+    low_rank: LowRankTerm | None = None,
 ) -> torch.Tensor:
-    """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias)``.
+    """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias + low_rank)``.
 
-    The norm (`rms_norm`; without `norm_weight_K` there is none), the activation (the gated silu, if `gated`) and the
-    residual may each be left out. What is multiplied may be rounded to `input_format`. Rounded once to `out_dtype`, by
-    default x's, at the end. With `row_scale_TG` x is rounded already: codes, a scale for each group of a row.
+    The norm (`rms_norm`; without `norm_weight_K` there is none), the term of adapters, the activation (the gated silu,
+    if `gated`) and the residual may each be left out. What is multiplied may be rounded to `input_format`; adapters
+    multiply it as it was. Rounded once to `out_dtype`, by default x's, at the end. With `row_scale_TG` x is rounded
+    already: codes, a scale for each group of a row.
     """
     x = x_TK.float()
     if row_scale_TG is not None:
         x, input_format = (x.unflatten(1, (row_scale_TG.shape[1], -1)) * row_scale_TG.unsqueeze(-1)).flatten(1), None
     if norm_weight_K is not None:
         x = rms_norm(x, norm_weight_K, eps, weight_offset=norm_offset)
-    if input_format is not None:
-        x = input_format.dequantize(input_format.quantize(x), x.shape[-1])
-    out = linear(x, weight_NK, bias_N)
+    multiplied = x if input_format is None else input_format.dequantize(input_format.quantize(x), x.shape[-1])
+    out = linear(multiplied, weight_NK, bias_N)
+    if low_rank is not None:
+        add_low_rank(out, x, low_rank.places_T, low_rank.a_NRI, low_rank.b_NrO, parts=low_rank.parts)
     if gated:
         out = gated_activation(out, Activation.SILU)
     return (out if residual_TN is None else out + residual_TN.float()).to(out_dtype or x_TK.dtype)

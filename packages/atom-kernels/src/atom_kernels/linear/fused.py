@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.adapters.contract import LowRankTerm
 from atom_kernels.aiter import linear as aiter_linear
 from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4
 from atom_kernels.dtypes import FLOATS
@@ -32,12 +33,14 @@ def _reference(
     norm_offset: float = 0.0,
     residual_TN: torch.Tensor | None = None,
     row_scale_TG: torch.Tensor | None = None,
+    low_rank: LowRankTerm | None = None,
 ) -> torch.Tensor:
     weight_NK = problem.weight_format.dequantize(weights, problem.in_features)
     return fused_linear(
         x_TK, weight_NK, weights["bias"], norm_weight_K=norm_weight_K,
         eps=eps, norm_offset=norm_offset, gated=problem.gated, residual_TN=residual_TN,
         out_dtype=problem.result_dtype, input_format=problem.input_format, row_scale_TG=row_scale_TG,
+        low_rank=low_rank,
     )  # fmt: skip
 
 

@@ -142,6 +142,26 @@ class CacheConversion(NamedTuple):
     to_usual: Callable[[CacheLayout, Caches], Caches]
 
 
+class HeldByMixer(NamedTuple):
+    """How a backend keeps the matrices of a problem, where it keeps more than what is loaded.
+
+    Attributes:
+        more_bytes: bytes of what it keeps besides.
+        kernels: what multiplies by it, by backend and name.
+        layouts: the names of all that is kept.
+        note: what to tell who serves, where they have asked for numbers that are rounded.
+    """
+
+    more_bytes: int
+    kernels: tuple[str, ...]
+    layouts: tuple[str, ...]
+    note: str | None = None
+
+
+def held_as_loaded(problem: Any, platform: Platform) -> None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixerBackend:
     """One way to run a mixer.
@@ -157,6 +177,7 @@ class MixerBackend:
         is_fallback: it is the contract in plain torch, which is right everywhere and many times slower than a kernel.
         kernels: those that it calls, where they have names, by the name of the layout that they read.
         conversion: gives caches the layouts that it reads beside the problem's own; None where there are none.
+        holds: ``(problem, platform)`` -> how it keeps matrices; None where it keeps them as they are loaded.
     """
 
     name: str
@@ -169,6 +190,7 @@ class MixerBackend:
     is_fallback: bool = False
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     conversion: CacheConversion | None = None
+    holds: Callable[[Any, Platform], HeldByMixer | None] = held_as_loaded
 
     def why_not(self, problem: MixerProblem, platform: Platform) -> str | None:
         """None if it can run the problem there, else the reason why not."""

@@ -14,7 +14,7 @@ from atom_kernels.platform import detect_platform
 if TYPE_CHECKING:
     import torch
 
-    from atom_kernels.mixers.backend import CacheConversion, MixerProblem, MixerRunner
+    from atom_kernels.mixers.backend import CacheConversion, HeldByMixer, MixerProblem, MixerRunner
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
@@ -35,6 +35,7 @@ class MixerPlan:
         kernels: what the backend calls, where it is made of kernels that have names.
         has_kernel: a kernel runs it, instead of the contract in plain torch.
         conversion: gives caches the layouts that the backend reads beside the problem's own.
+        holds: how the backend keeps matrices; None where it keeps them as they are loaded.
     """
 
     problem: MixerProblem
@@ -45,6 +46,7 @@ class MixerPlan:
     kernels: tuple[str, ...] = ()
     has_kernel: bool = True
     conversion: CacheConversion | None = field(default=None, repr=False, compare=False)
+    holds: HeldByMixer | None = None
 
     @cached_property
     def runner(self) -> MixerRunner:
@@ -140,6 +142,7 @@ def select_mixer(
             kernels=backend.kernels.get(layout.name, ()),
             has_kernel=not backend.is_fallback,
             conversion=backend.conversion,
+            holds=backend.holds(problem, platform),
         )
     known = ", ".join(backend.name for backend in problem.backends)
     tried = "; ".join(f"{name}: {reason}" for name, reason in reasons) or f"{only_backend!r} is not one of {known}"

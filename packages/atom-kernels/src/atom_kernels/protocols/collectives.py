@@ -96,6 +96,9 @@ class Collectives(Protocol):
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor: ...
+    def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks of ``[size * n, ...]``, of which each rank gets its own n rows."""
+        ...
 
 
 class SingleRank:
@@ -109,6 +112,9 @@ class SingleRank:
         return x
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        return x
+
+    def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
     def __str__(self) -> str:

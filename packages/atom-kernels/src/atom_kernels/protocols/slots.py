@@ -32,6 +32,8 @@ class Slots:
             any bit (see `atom_kernels.delta.contract.gated_delta`).
     """
 
+    # States behind cached prefixes take this part of a cache's memory at most.
+    snapshot_part: ClassVar[int] = 4
     # So many rows of a request are computed token by token, and no more states can be kept of a step.
     most_each: ClassVar[int] = 16
 

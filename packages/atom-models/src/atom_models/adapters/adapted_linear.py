@@ -12,7 +12,6 @@ from atom_models.adapters.adapter import Adapter, LowRank
 from atom_models.adapters.errors import AdapterError
 from atom_models.adapters.linear_part import LinearPart
 from atom_models.adapters.stacked_matrices import StackedMatrices
-from atom_models.adapters.step import AdapterStep
 from atom_models.forward_context import step_of_adapters
 
 
@@ -59,14 +58,24 @@ class AdaptedLinear:
         if self._stacked is not None and place <= self._stacked.num_places:
             self._stacked.write(place, {})
 
-    def around(self, apply: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """The linear with its second term; `apply` is the linear without."""
+    def around(self, apply: Callable[..., torch.Tensor], *, takes_term: bool) -> Callable[..., torch.Tensor]:
+        """The linear with its second term.
 
-        def applied(x: Any) -> torch.Tensor:
+        Args:
+            apply: the linear without.
+            takes_term: it is ``apply(x, residual, term)``, and adds the term before what follows the product. Else it
+                is ``apply(x)``, a product alone.
+        """
+
+        def applied(x: Any, *residual: torch.Tensor) -> torch.Tensor:
+            step, stacked = step_of_adapters(), self._stacked
+            if step is None or stacked is None:
+                return apply(x, *residual)
+            term = stacked.term(step)
+            if takes_term:
+                return apply(x, *(residual or (None,)), term)
             y = apply(x)
-            step = step_of_adapters()
-            if step is not None and self._stacked is not None:
-                _add(y, x, self._stacked, step)
+            term.add(y, x)
             return y
 
         return applied
@@ -93,12 +102,3 @@ class AdaptedLinear:
         if not (a.isfinite().all() and b.isfinite().all()):
             raise AdapterError(f"the matrices of {part.name} hold numbers that {self._dtype} has no room for")
         return LowRank(a, b)
-
-
-def _add(y: torch.Tensor, x: torch.Tensor, stacked: StackedMatrices, step: AdapterStep) -> None:
-    if step.together:
-        stacked.add(y, x, step.places)
-        return
-    for place, rows in step.groups:
-        if place <= stacked.num_places:
-            stacked.add_to_rows(y, x, place, rows)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
-from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem
+from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.adapters.adapter import LowRank
 from atom_models.adapters.linear_part import LinearPart
-from atom_models.adapters.step import Rows
+from atom_models.adapters.step import AdapterStep, Rows
 
 
 class StackedMatrices:
@@ -41,9 +42,9 @@ class StackedMatrices:
         num_inputs, outputs = self._parts[0].num_inputs, tuple(part.num_outputs for part in self._parts)
         self._a_NPrI = torch.zeros(num_places, len(self._parts), rank, num_inputs, dtype=dtype, device=device)
         self._b_NrO = torch.zeros(num_places, rank, sum(outputs), dtype=dtype, device=device)
+        self._outputs, self._a_NRI = outputs, self._a_NPrI.flatten(1, 2)
         plan = select(ADD_LOW_RANK, LowRankProblem(num_inputs, outputs, rank, num_places, dtype), platform)
-        self.add = plan.prepare({"a": self._a_NPrI.flatten(1, 2), "b": self._b_NrO})
-        """``(y, x, places)``: adds to each row what its adapter gives; few rows."""
+        self._add = plan.prepare({"a": self._a_NRI, "b": self._b_NrO})
 
     def copy_from(self, other: StackedMatrices) -> None:
         """Takes the matrices of a smaller one."""
@@ -59,7 +60,20 @@ class StackedMatrices:
                 a_rI[: len(own.a)] = own.a
                 b_rO[: len(own.a), part.place] = own.b.t()
 
-    def add_to_rows(self, y: torch.Tensor, x: torch.Tensor, place: int, rows: Rows) -> None:
+    def term(self, step: AdapterStep) -> LowRankTerm:
+        """What the adapters of a step add."""
+        add = partial(self._add_together if step.together else self._add_by_groups, step)
+        return LowRankTerm(step.places, self._a_NRI, self._b_NrO, self._outputs, add)
+
+    def _add_together(self, step: AdapterStep, y: torch.Tensor, x: torch.Tensor) -> None:
+        self._add(y, x, step.places)
+
+    def _add_by_groups(self, step: AdapterStep, y: torch.Tensor, x: torch.Tensor) -> None:
+        for place, rows in step.groups:
+            if place <= self.num_places:
+                self._add_to_rows(y, x, place, rows)
+
+    def _add_to_rows(self, y: torch.Tensor, x: torch.Tensor, place: int, rows: Rows) -> None:
         """Adds what the adapter of one place gives to its rows, by two products for each part; many rows."""
         b_rO = self._b_NrO[place - 1]
         inner = x[rows] @ self._a_NPrI[place - 1].flatten(0, 1).t()

@@ -1,16 +1,16 @@
-"""Kimi-K2.5 and K2.6: DeepSeek-V3's layers behind other names, and experts that are published in int4.
-
-Published checkpoints take images and videos too; their text model alone is built.
-"""
+"""Kimi-K2.5 and K2.6: DeepSeek-V3's layers behind other names, that see, and experts that are published in int4."""
 
 from __future__ import annotations
 
 from atom_models.architectures.deepseek_v3 import DeepseekV3ForCausalLM
+from atom_models.vision.sees import Sees
+from atom_models.vision.towers.moonvit import PROJECTOR, MoonViTTower
 
 
-class KimiK25ForConditionalGeneration(DeepseekV3ForCausalLM):
-    """The part of the published model that reads text; what reads images is left unread."""
+class KimiK25ForConditionalGeneration(Sees, DeepseekV3ForCausalLM):
+    """Weights go by the names of the published checkpoints."""
 
+    tower = MoonViTTower
     decoder_prefix = "language_model.model"
     head_prefix = "language_model.lm_head"
-    passed_over = ("vision_tower.", "mm_projector.")
+    vision_prefixes = ("vision_tower", PROJECTOR)

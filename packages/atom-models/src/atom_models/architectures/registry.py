@@ -116,6 +116,8 @@ _HALVES = (0.5, 0.5, 0.5)
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _QWEN3_PICTURES = PictureDefaults(65_536, 16_777_216, _HALVES, _HALVES, video=QWEN3)
 _QWEN2_PICTURES = PictureDefaults(3_136, 12_845_056, _CLIP_MEAN, _CLIP_STD, video=QWEN2)
+_PIXTRAL_PICTURES = PictureDefaults(784, 1_048_576, _CLIP_MEAN, _CLIP_STD, max_side=1024)
+_KIMI_PICTURES = PictureDefaults(784, 3_211_264, _HALVES, _HALVES, max_side=7168)
 
 _BERTS = "BERT; bge, e5, gte, MiniLM"
 _ROBERTAS = "RoBERTa; all-roberta, e5"
@@ -161,7 +163,11 @@ _ARCHITECTURES = {
         "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS), "mxfp4"
     ),
     "KimiK25ForConditionalGeneration": Architecture(
-        "kimi_k25", "Kimi-K2.5, K2.6 (text)", (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS), "compressed-tensors"
+        "kimi_k25",
+        "Kimi-K2.5, K2.6",
+        (LATENT_ATTENTION, *_DEEPSEEK_V3_EXPERTS, IMAGES),
+        "compressed-tensors",
+        pictures=_KIMI_PICTURES,
     ),
     "KimiLinearForCausalLM": Architecture(
         "kimi_linear",
@@ -171,6 +177,10 @@ _ARCHITECTURES = {
     "LlamaForCausalLM": Architecture("llama", "Llama 2, 3, 3.1; SmolLM2"),
     "MiniMaxM2ForCausalLM": Architecture(
         "minimax_m2", "MiniMax-M2", (WIDE_QK_NORM, MIXTURE_OF_EXPERTS, CORRECTION_BIAS), "fp8"
+    ),
+    "Ministral3ForCausalLM": Architecture("mistral3", "Ministral 3, saved as text models", (SLIDING_WINDOW,)),
+    "Mistral3ForConditionalGeneration": Architecture(
+        "mistral3", "Mistral Small 3.1, 3.2; Ministral 3", (SLIDING_WINDOW, IMAGES), pictures=_PIXTRAL_PICTURES
     ),
     "MistralForCausalLM": Architecture("mistral", "Mistral", (SLIDING_WINDOW,)),
     "MixtralForCausalLM": Architecture("mixtral", "Mixtral 8x7B, 8x22B", (SLIDING_WINDOW, MIXTURE_OF_EXPERTS)),

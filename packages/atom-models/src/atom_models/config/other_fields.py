@@ -1,7 +1,8 @@
 """Fields of `config.json` that no config class has: what is done about each. Torch-free.
 
 A config class says more in two class variables: `always`, fields of which its model has one value (or several that
-come to the same), and `unread`, fields that its family writes and that change nothing.
+come to the same), and `unread`, fields that its family writes and that change nothing. `rope_follows` has those of
+`rope_parameters` that its model follows, and others cannot.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def refuse_other_models(cls: type[Any], config: Mapping[str, Any]) -> None:
             _refuse(name, config.get(name), allowed)
     for prefix, rope in _ropes(config):
         for name, allowed in _ROPE_CHANGES_RESULTS.items():
-            _refuse(prefix + name, rope.get(name), allowed)
+            if name not in getattr(cls, "rope_follows", ()):
+                _refuse(prefix + name, rope.get(name), allowed)
 
 
 def unknown_fields(cls: type[Any], config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from atom_models.fallback.admission import check_config, refuse
 from atom_models.fallback.attention import LAYER, PagedAttention
+from atom_models.fallback.planned import plan_layers
 from atom_models.fallback.skeleton import build_skeleton, dry_run, fill_buffers
 from atom_models.fallback.weights import weight_groups
 
@@ -37,6 +38,7 @@ class TransformersForCausalLM(nn.Module):
         for name, module in model.named_modules():
             if module in calls:
                 setattr(module, LAYER, PagedAttention(calls[module], context, prefix=f"{name}.attn"))
+        plan_layers(model, context.platform)
         fill_buffers(model, context.device)
         self.weights = nn.ModuleList(weight_groups(model, context))
         self.model = model.base_model

@@ -12,7 +12,7 @@ from atom_kernels.linear import FusedLinearProblem
 from atom_models.adapters.adapted_linear import AdaptedLinear
 from atom_models.adapters.linear_part import LinearPart
 from atom_models.layers.layer import Layer
-from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows
+from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows, takes_low_rank
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Term, Unsummed
@@ -38,7 +38,7 @@ class Linear(Layer):
         max_fused_rows: up to so many rows its kernel adds a base by itself.
         max_normed_rows: up to so many rows its kernel norms x by itself.
         row_rounding: how x may come rounded by another kernel; None if it may not.
-        adapted: what adapters add to it; None where it takes none. Then its kernel does nothing but the product.
+        adapted: what adapters add to it; None where it takes none.
     """
 
     def __init__(
@@ -112,13 +112,15 @@ class Linear(Layer):
         ]
 
     def _find_most_rows(self) -> None:
-        if self.adapted is not None:
+        if self.adapted is not None and len(self._parts) > 1:
+            # The adapters' term is one for all parts.
             self.max_fused_rows, self.max_normed_rows, self.row_rounding = 0, 0, None
             return
         limits = {(max_fused_rows(part.plan), max_normed_rows(part.plan, self._platform)) for part in self._parts}
         self.max_fused_rows, self.max_normed_rows = limits.pop() if len(limits) == 1 else (0, 0)
         roundings = {part.plan.row_rounding for part in self._parts}
-        self.row_rounding = roundings.pop() if len(roundings) == 1 else None
+        # Adapters multiply rows as they were before they were rounded.
+        self.row_rounding = roundings.pop() if len(roundings) == 1 and self.adapted is None else None
 
     def _rows_of_rank(self, shard: Shard) -> tuple[tuple[int, int], ...]:
         if shard.order:
@@ -156,7 +158,8 @@ class Linear(Layer):
         else:
             self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
         if self.adapted is not None:
-            self._apply = self.adapted.around(self._apply)
+            takes_term = len(applies) == 1 and takes_low_rank(self._parts[0].plan)
+            self._apply = self.adapted.around(self._apply, takes_term=takes_term)
 
 
 class ReplicatedLinear(Linear):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.adapters import LowRankTerm
 from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
 from atom_kernels.linear.triton.packed_product import norms_while_rounding
@@ -107,6 +108,11 @@ def plan_linear(problem: FusedLinearProblem, platform: Platform) -> Plan:
     return fused if fused.has_kernel else select(OP, problem.product, platform)
 
 
+def takes_low_rank(plan: Plan) -> bool:
+    """Whether `prepare` gives what adds the term of adapters before what follows the product."""
+    return plan.op is FUSED_LINEAR
+
+
 def max_fused_rows(plan: Plan) -> int:
     """Up to so many rows it pays to leave the norm before the linear and the residual after it to its kernel."""
     return (plan.rows[0].max_rows or 0) if plan.op is FUSED_LINEAR else 0
@@ -119,9 +125,9 @@ def max_normed_rows(plan: Plan, platform: Platform) -> int:
 
 
 def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``apply(x, residual=None)`` with those weights; x may be `Unnormed`, and there may be a residual, in fused rows.
+    """``apply(x, residual=None, low_rank=None)`` with those weights; without neighbors it is ``apply(x)``.
 
-    It may be `Rounded` where the plan says how.
+    x may be `Unnormed`, and there may be a residual, in fused rows. It may be `Rounded` where the plan says how.
 
     Args:
         weights: the tensors of the format, and "bias" if there is one. The caller drops them.
@@ -130,9 +136,10 @@ def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., to
     if plan.op is not FUSED_LINEAR:
         return run
 
-    def apply(x: Any, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def apply(x: Any, residual: torch.Tensor | None = None, low_rank: LowRankTerm | None = None) -> torch.Tensor:
         if isinstance(x, Rounded):
             return run(x.codes_TD, None, 0.0, 0.0, residual, x.scale_TG)
-        return run(*(x if isinstance(x, Unnormed) else (x, None, 0.0, 0.0)), residual)
+        inputs = (*(x if isinstance(x, Unnormed) else (x, None, 0.0, 0.0)), residual)
+        return run(*inputs) if low_rank is None else run(*inputs, None, low_rank)
 
     return apply

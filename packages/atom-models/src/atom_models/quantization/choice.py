@@ -58,7 +58,7 @@ ROUNDED_TO: Mapping[str, WeightFormat] = {name: held.weights for name, held in _
 AS_STORED = "auto"
 # The head stays dense, where rounding costs the most, and so does what sees pictures: few weights, of which each token
 # of a picture carries the errors on.
-_DENSE = ("lm_head", "visual", "vision_tower", "mm_projector")
+_DENSE = ("lm_head", "visual", "vision_tower", "mm_projector", "multi_modal_projector")
 # Asked for by name.
 ONLINE: Mapping[str, OneFormat] = {
     "none": UNQUANTIZED,

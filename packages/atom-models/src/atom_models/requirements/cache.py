@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from atom_kernels.mixers import select_mixer
 from atom_kernels.platform import Platform
-from atom_kernels.protocols import CacheFormat, CacheLayout, GroupSpec
+from atom_kernels.protocols import CacheFormat, CacheLayout, GroupSpec, Slots
 from atom_kernels.protocols.cache_format import TOKEN_SCALES
 from atom_models.model import mixer_layers
 
@@ -56,6 +56,12 @@ def cache_groups(model: nn.Module) -> tuple[CacheGroup, ...]:
         CacheGroup(spec, problems.total(), problems)
         for spec, problems in sorted(groups.items(), key=lambda item: not item[0].keeps_all)
     )
+
+
+def snapshot_bytes(groups: Iterable[CacheGroup], room: int) -> int:
+    """What an engine gives of `room` bytes to states behind cached prefixes: a quarter, where layers keep states."""
+    has_states = any(group.spec.in_slots for group in groups)
+    return max(room, 0) // Slots.snapshot_part if has_states else 0
 
 
 @functools.cache

@@ -21,7 +21,7 @@ class Placement:
     Attributes:
         accelerator, num_devices: what it runs on.
         weight_bytes: bytes of weights on each device.
-        cache_bytes: left for keys and values on each device; 0 or less where the weights do not fit.
+        cache_bytes: left for the cache on each device; 0 or less where the weights do not fit.
         share: what each device holds.
         longest_request: tokens of the longest request that fits alone, at most the model's context.
     """
@@ -46,8 +46,12 @@ class Placement:
         return self.share.kv_bytes(context, self.cache, self.accelerator.platform)
 
     def num_requests(self, context: int) -> int:
-        """Requests of `context` tokens that fit at once, of a model whose layers keep something."""
-        return max(0, self.cache_bytes) // self.bytes_of_request(context)
+        """Requests of `context` tokens that fit at once, of a model whose layers keep something.
+
+        They have what states behind cached prefixes leave.
+        """
+        left = self.cache_bytes - self.share.snapshot_bytes(self.cache_bytes)
+        return max(0, left) // self.bytes_of_request(context) * self.share.num_engines
 
 
 def place(
@@ -63,13 +67,13 @@ def place(
     share = needs.on_rank(num_devices)
     if share is None:
         return None
-    weights = share.weight_bytes[weight_format]
-    room = int(accelerator.memory_bytes * utilization) - weights
-
     platform = accelerator.platform
+    weights = share.weight_bytes[weight_format] + share.copied_bytes(platform)
+    room = int(accelerator.memory_bytes * utilization) - weights
+    left = room - share.snapshot_bytes(room)
 
     def fits(num_tokens: int) -> bool:
-        return share.kv_bytes(num_tokens, cache, platform) <= room
+        return share.kv_bytes(num_tokens, cache, platform) <= left
 
     low, high = 0, needs.max_model_len
     while low < high:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from atom_kernels.mixers import MixerProblem, select_mixer
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.protocols import CacheFormat
 from atom_kernels.select import plans_remembered
@@ -22,25 +24,42 @@ from atom_models.layers import LightningIndex
 from atom_models.layers.loadable import loadable
 from atom_models.model import config_warnings, construct_model, mixer_layers, stored_quantization
 from atom_models.quantization import ROUNDED_TO, UNQUANTIZED, GGUFQuantization, Quantization
-from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups
+from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_groups, snapshot_bytes
 from atom_models.requirements.parameters import Count, count_parameters
 from atom_models.requirements.rank_work import RankWork, rank_work
-from atom_models.requirements.sharing import OneOf, groups_of
+from atom_models.requirements.sharing import OneOf, groups_of, spread_experts
 
 BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
 class RankShare:
-    """What one of several tensor-parallel ranks holds, weights by number format and caches, and what it runs."""
+    """What one of several ranks holds, weights by number format and caches, and what it runs.
+
+    They share each layer, or are an engine each, with requests of its own, which share the experts alone.
+
+    Attributes:
+        mixers: layers that are alike, and how many there are.
+    """
 
     weight_bytes: Mapping[str, int]
     cache_groups: tuple[CacheGroup, ...]
     work: RankWork
+    mixers: Mapping[MixerProblem, int] = field(default_factory=dict)
+    num_engines: int = 1
+
+    def copied_bytes(self, platform: Platform) -> int:
+        """Bytes of weights that layers with a cache keep there in another order, beside those in `weight_bytes`."""
+        plans = [(select_mixer(problem, platform), count) for problem, count in self.mixers.items()]
+        return sum(count * plan.holds.more_bytes for plan, count in plans if plan.holds is not None)
 
     def kv_bytes(self, num_tokens: int, cache: CacheFormat, platform: Platform | None = None) -> int:
         """Bytes of cache that a request of `num_tokens` takes on this rank; on this machine, unless on `platform`."""
         return _kv_bytes(self.cache_groups, num_tokens, cache, platform)
+
+    def snapshot_bytes(self, room: int) -> int:
+        """Bytes of a cache of `room` bytes that states behind cached prefixes take on this rank."""
+        return snapshot_bytes(self.cache_groups, room)
 
 
 @dataclass(frozen=True)
@@ -96,6 +115,10 @@ class ModelRequirements:
         """Bytes of cache that a request of `num_tokens` takes, all of it on this machine."""
         return _kv_bytes(self.cache_groups, num_tokens, cache, None)
 
+    def snapshot_bytes(self, room: int) -> int:
+        """Bytes of a cache of `room` bytes that states behind cached prefixes take; 0 where no layer keeps a state."""
+        return snapshot_bytes(self.cache_groups, room)
+
 
 def _kv_bytes(groups: tuple[CacheGroup, ...], num_tokens: int, cache: CacheFormat, platform: Platform | None) -> int:
     platform = platform or detect_platform()
@@ -108,6 +131,7 @@ def model_requirements(
     *,
     num_drafts: int = 0,
     enable_expert_parallel: bool = False,
+    enable_dp_attention: bool = False,
     num_context_ranks: int = 1,
     language_model_only: bool = False,
 ) -> ModelRequirements:
@@ -117,6 +141,7 @@ def model_requirements(
         model_impl: as the engine's: "auto", "atom" or "transformers".
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         enable_expert_parallel: ranks hold whole experts, not a part of each.
+        enable_dp_attention: each rank is an engine, and these share the experts alone.
         num_context_ranks: neighbors among tensor-parallel ranks that share the context; their number divides these.
         language_model_only: what sees pictures is not built, and not counted.
 
@@ -132,7 +157,7 @@ def model_requirements(
         model_impl=model_impl,
         num_drafts=num_drafts,
         language_model_only=language_model_only,
-        groups=UNSHARED.spreading_experts() if enable_expert_parallel else UNSHARED,
+        groups=UNSHARED.spreading_experts() if enable_expert_parallel or enable_dp_attention else UNSHARED,
     )
     published, refusal = quantization_method(checkpoint.config), None
     try:
@@ -149,6 +174,8 @@ def model_requirements(
     stored = _Stored(published, is_read=refusal is None)
     count = count_parameters(model)
     of_rank = functools.partial(_rank_share, checkpoint, context, stored, num_context_ranks=num_context_ranks)
+    if enable_dp_attention:
+        of_rank = functools.partial(_engine_share, checkpoint, context, stored)
     whole, why_not_kept = _share(model, count, stored), functools.partial(_why_not_kept, model, stored)
     return ModelRequirements(
         architecture=checkpoint.architecture,
@@ -210,6 +237,19 @@ def _rank_share(
     return _share(model, count_parameters(model), stored)
 
 
+def _engine_share(
+    checkpoint: Checkpoint, context: BuildContext, stored: _Stored, num_engines: int, stage: Stage = WHOLE
+) -> RankShare | None:
+    """What an engine of one rank holds, of so many that share their experts; None where there are stages."""
+    if stage != WHOLE:
+        return None
+    try:
+        model = construct_model(checkpoint, replace(context, groups=spread_experts(num_engines)))
+    except CheckpointError:
+        return None
+    return replace(_share(model, count_parameters(model), stored), num_engines=num_engines)
+
+
 def _on_rank(context: BuildContext, num_ranks: int, num_context_ranks: int, stage: Stage = WHOLE) -> BuildContext:
     """The first rank's, which holds the most."""
     return replace(context, groups=groups_of(context.groups, OneOf(0, num_ranks), stage, num_context_ranks))
@@ -240,4 +280,5 @@ def _share(model: nn.Module, count: Count, stored: _Stored) -> RankShare:
     found |= {name: count.bytes_rounded_to(one) for name, one in ROUNDED_TO.items() if name != stored.method}
     if stored.method is not None and stored.is_read:
         found[stored.method] = count.stored_bytes
-    return RankShare(found, cache_groups(model), rank_work(model))
+    mixers = Counter(layer.problem for layer in mixer_layers(model).values())
+    return RankShare(found, cache_groups(model), rank_work(model), mixers)

@@ -8,7 +8,7 @@ from itertools import product
 from atom_kernels.protocols import SingleRank
 from atom_models.build_context import BuildContext
 from atom_models.checkpoint import Checkpoint
-from atom_models.groups import WHOLE, Groups, Stage
+from atom_models.groups import UNSHARED, WHOLE, Groups, Stage
 from atom_models.model import construct_model
 
 
@@ -19,9 +19,19 @@ class OneOf(SingleRank):
         self.rank, self.size = rank, size
 
 
+def spread_experts(num_engines: int = 1) -> Groups:
+    """A rank that holds whole experts, of engines that have all experts among them."""
+    if num_engines == 1:
+        return UNSHARED.spreading_experts()
+    engines = OneOf(0, num_engines)
+    return Groups(expert=engines, data=engines)
+
+
 def groups_of(groups: Groups, tensor: OneOf, stage: Stage = WHOLE, num_context_ranks: int = 1) -> Groups:
     """A rank that shares a model as `groups` do, and the context with neighbors if there are several."""
-    return groups.among(tensor, stage, OneOf(tensor.rank % num_context_ranks, num_context_ranks))
+    context, data = OneOf(tensor.rank % num_context_ranks, num_context_ranks), groups.data
+    expert = OneOf(data.rank * tensor.size + tensor.rank, data.size * tensor.size)
+    return Groups(tensor, stage, None if groups.expert is None else expert, context, data)
 
 
 def check_shared(

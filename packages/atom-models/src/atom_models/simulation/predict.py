@@ -106,7 +106,8 @@ def predict(
         return step_time(work, requests, system, ranks=ranks, weight_format=held, cache=cache)
 
     accelerator = system.device.accelerator
-    room = accelerator.memory_bytes * MEMORY_UTILIZATION - weight_bytes
+    room = int(accelerator.memory_bytes * MEMORY_UTILIZATION - weight_bytes)
+    room -= stage.snapshot_bytes(room)
     each = stage.kv_bytes(context, cache, accelerator.platform)
     return Prediction(
         ranks,
@@ -114,7 +115,7 @@ def predict(
         decode=step([(1, context)] * -(-batch_size // (ranks.data * ranks.stages))),
         prompts={length: step([(length, length)]) for length in prompts},
         weight_bytes=weight_bytes,
-        num_requests=max(0, int(room // each)) * ranks.data,
+        num_requests=max(0, room // each) * ranks.data,
     )
 
 

@@ -38,11 +38,14 @@ def plan_attention(num_heads: int, head_dim: int, context: BuildContext) -> Mixe
     return select_mixer(problem, context.platform)
 
 
-def attend_within(plan: MixerPlan, lengths: Sequence[int], angles: torch.Tensor) -> AttendedRuns:
+def attend_within(
+    plan: MixerPlan, lengths: Sequence[int], angles: torch.Tensor, *, interleaved: bool = False
+) -> AttendedRuns:
     """Runs of rows, of so many each, that see themselves alone.
 
     Args:
         angles: float32 ``[T, head_dim]``, see `atom_models.vision.batch.angles`.
+        interleaved: neighbors in a head turn together, instead of its halves.
     """
     device, num_rows = angles.device, len(angles)
     starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
@@ -59,7 +62,7 @@ def attend_within(plan: MixerPlan, lengths: Sequence[int], angles: torch.Tensor)
         prompts_are_new=True,
     )
     rows = torch.arange(num_rows, device=device)
-    prologue = AttentionPrologue(rows, cos_sin_cache=angles, norm_eps=1e-6)
+    prologue = AttentionPrologue(rows, cos_sin_cache=angles, interleaved=interleaved, norm_eps=1e-6)
     return AttendedRuns(plan.build_metadata(geometry), prologue)
 
 
@@ -68,13 +71,23 @@ class PictureAttention(Layer):
 
     Args:
         plan: see `plan_attention`.
+        qkv, proj: what the checkpoint calls the linears.
     """
 
-    def __init__(self, plan: MixerPlan, hidden_size: int, context: BuildContext, *, prefix: str) -> None:
+    def __init__(
+        self,
+        plan: MixerPlan,
+        hidden_size: int,
+        context: BuildContext,
+        *,
+        prefix: str,
+        qkv: str = "qkv",
+        proj: str = "proj",
+    ) -> None:
         super().__init__()
         self._plan, self._shape = plan, plan.problem.out_shape
-        self.qkv = ReplicatedLinear(hidden_size, 3 * hidden_size, context, prefix=f"{prefix}.qkv", bias=True)
-        self.proj = ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.proj", bias=True)
+        self.qkv = ReplicatedLinear(hidden_size, 3 * hidden_size, context, prefix=f"{prefix}.{qkv}", bias=True)
+        self.proj = ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.{proj}", bias=True)
 
     def forward(self, x: torch.Tensor, runs: AttendedRuns) -> torch.Tensor:
         q, k, v = self.qkv(x).view(len(x), 3, *self._shape).unbind(1)

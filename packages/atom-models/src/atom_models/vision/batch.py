@@ -105,5 +105,9 @@ def angles(batch: PictureBatch, head_dim: int, theta: float) -> torch.Tensor:
     The first half of the frequencies turns by the row, the second by the column.
     """
     steps = torch.arange(0, head_dim // 2, 2, device=batch.device, dtype=torch.float32) / (head_dim // 2)
-    turned = (batch.rows_and_columns.unsqueeze(-1) * theta**-steps).flatten(1)
+    return as_table((batch.rows_and_columns.unsqueeze(-1) * theta**-steps).flatten(1))
+
+
+def as_table(turned: torch.Tensor) -> torch.Tensor:
+    """Angles ``[T, head_dim / 2]`` -> the table of a rotation by them, ``[T, head_dim]``."""
     return torch.cat((turned.cos(), turned.sin()), dim=1)

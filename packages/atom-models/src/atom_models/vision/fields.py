@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from atom_models.checkpoint.errors import CheckpointError
@@ -61,3 +63,38 @@ def whole(fields: Mapping[str, Any], name: str, where: str, *, least: int = 1) -
         lacks = "lacks" if value is None else f"has {value!r} as"
         raise CheckpointError(f"{where} {lacks} {name}: a model that takes pictures needs an integer from {least} on")
     return value
+
+
+def one_number(value: Any, name: str, where: str) -> int:
+    """A length that may be given for both directions, which must be equal: 14, ``[14, 14]``, or height and width.
+
+    Raises:
+        CheckpointError: it is none, or two different ones.
+    """
+    given = list(value.values()) if isinstance(value, Mapping) else value
+    sides = given if isinstance(given, list) else [given]
+    if not sides or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
+        raise CheckpointError(f"{where}: {name} is {value!r}; it must be an integer from 1 on, for both directions")
+    if len(set(sides)) > 1:
+        raise CheckpointError(f"{where}: {name} is {value!r}; both directions must have one")
+    return sides[0]
+
+
+def added_token(folder: Path, text: str) -> int | None:
+    """The id of a token that stands beside the vocabulary of a tokenizer; None where no file of it says so."""
+    names = _json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
+    for token_id, token in names.items() if isinstance(names, Mapping) else ():
+        if isinstance(token, Mapping) and token.get("content") == text and str(token_id).isdigit():
+            return int(token_id)
+    for token in _json(folder / "tokenizer.json").get("added_tokens") or ():
+        if isinstance(token, Mapping) and token.get("content") == text and isinstance(token.get("id"), int):
+            return token["id"]
+    return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -30,26 +30,34 @@ class PatchEmbedding(WeightedLayer):
     """``forward(pictures) -> [patches of all, hidden_size]``; the pictures are uint8 ``[height, width, 3]``, or of a
     video ``[frames, height, width, 3]``.
 
-    Checkpoints have a convolution over frames of a video whose strides are its kernel's sizes: that is a product over
-    patches. A picture is a video that stands still, so its patches are repeated for each frame.
+    Checkpoints have a convolution whose strides are its kernel's sizes: that is a product over patches. Where it is one
+    over frames of a video, a picture is a video that stands still, so its patches are repeated for each frame.
 
     Args:
-        num_frames: frames of a patch.
+        num_frames: frames of a patch; None where the convolution is one over pictures.
         bias: the checkpoint has one.
     """
 
     def __init__(
-        self, spec: VisionSpec, hidden_size: int, context: BuildContext, *, prefix: str, num_frames: int, bias: bool
+        self,
+        spec: VisionSpec,
+        hidden_size: int,
+        context: BuildContext,
+        *,
+        prefix: str,
+        num_frames: int | None = None,
+        bias: bool,
     ) -> None:
         super().__init__(context)
-        self._spec, self._num_frames = spec, num_frames
+        frames = () if num_frames is None else (num_frames,)
+        self._spec, self._num_frames = spec, num_frames or 1
         mean, std = (torch.tensor(each).view(_COLORS, 1, 1) for each in (spec.mean, spec.std))
         self._mean, self._std = mean.to(context.device), std.to(context.device)
-        shape = (hidden_size, _COLORS, num_frames, spec.patch_size, spec.patch_size)
+        shape = (hidden_size, _COLORS, *frames, spec.patch_size, spec.patch_size)
         self.expect(f"{prefix}.weight", shape)
         if bias:
             self.expect(f"{prefix}.bias", (hidden_size,), slot="bias")
-        in_features = _COLORS * num_frames * spec.patch_size**2
+        in_features = _COLORS * self._num_frames * spec.patch_size**2
         self._problem = FusedLinearProblem(in_features, hidden_size, context.dtype, bias)
         self._apply: Callable[..., Any] = not_loaded(prefix)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from atom_models.paged_run import SequenceStep
-from atom_models.vision.positions import threefold_positions, widened
+from atom_models.vision.positions import places_of_embeddings, threefold_positions, widened
 from atom_models.vision.seen import SeenRows
 from atom_models.vision.sees import Sees
 
@@ -46,7 +46,10 @@ def place_pictures(
         features = [next(encoded) for _ in own]
         positions = seen = None
         if own:
-            rows = [torch.arange(first, first + len(one)) for first, one in zip(firsts, features, strict=True)]
+            rows = [
+                torch.from_numpy(first + places_of_embeddings(*size, spec))
+                for first, size in zip(firsts, sizes, strict=True)
+            ]
             seen = SeenRows(torch.cat(rows).to(features[0].device), torch.cat(features))
         if own and spec.has_threefold_positions:
             lags = [one.lag if isinstance(one, LatePicture) else None for one in own]

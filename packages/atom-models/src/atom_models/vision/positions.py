@@ -56,10 +56,16 @@ def _number_text(part: NDArray[np.int64], position: int) -> int:
     return position + part.shape[1]
 
 
+def places_of_embeddings(height: int, width: int, spec: VisionSpec) -> NDArray[np.int64]:
+    """Int64 ``[embeddings]``: their places among the tokens of a picture, between whose rows others may stand."""
+    rows, columns = height // spec.unit, width // spec.unit
+    return (np.arange(rows)[:, None] * (spec.num_tokens(height, width) // rows) + np.arange(columns)).ravel()
+
+
 def widened(
     token_ids: Sequence[int], sizes: Sequence[tuple[int, int]], spec: VisionSpec
 ) -> tuple[list[int], list[int]]:
-    """A prompt with as many image tokens for each picture as it has embeddings, in the place of one.
+    """A prompt with all tokens of each picture, in the place of one.
 
     Pictures of a video stand in the places of its own token: one for each of these pictures.
 
@@ -83,9 +89,13 @@ def widened(
     firsts: list[int] = []
     left = iter(sizes)
     for token in token_ids:
-        repeats = 1
         if token in placeholders:
+            size = next(left)
             firsts.append(len(tokens))
-            repeats = spec.num_tokens(*next(left))
-        tokens += [token] * repeats
+            if token == spec.image_token_id:
+                tokens += spec.tokens_of(*size)
+            else:
+                tokens += [token] * spec.num_tokens(*size)
+        else:
+            tokens.append(token)
     return tokens, firsts

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from atom_models.architectures.registry import picture_defaults
 from atom_models.checkpoint.errors import CheckpointError
+from atom_models.vision.families.kimi_k25 import read_kimi_k25
+from atom_models.vision.families.mistral3 import read_mistral3
 from atom_models.vision.fields import PREPROCESSOR, check_always, colors, whole
 from atom_models.vision.reading_videos import read_videos
-from atom_models.vision.spec import VisionSpec
+from atom_models.vision.spec import PictureDefaults, VisionSpec
 
 if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint
@@ -22,7 +24,7 @@ class Vision:
 
     Attributes:
         spec: what a host needs to know.
-        config: `vision_config` of the checkpoint's config.
+        config: `vision_config` of the checkpoint's config, and what stands beside it of the tower's projector.
     """
 
     spec: VisionSpec
@@ -46,6 +48,19 @@ def read_vision(checkpoint: Checkpoint) -> Vision | None:
         return None
     if not isinstance(config, Mapping):
         raise CheckpointError(f"config.json: vision_config is {config!r}, not an object")
+    return Vision(*_READERS.get(checkpoint.architecture, _read_qwen)(checkpoint, config, defaults))
+
+
+# Those whose files have fields of their own.
+_READERS = {
+    "KimiK25ForConditionalGeneration": read_kimi_k25,
+    "Mistral3ForConditionalGeneration": read_mistral3,
+}
+
+
+def _read_qwen(
+    checkpoint: Checkpoint, config: Mapping[str, Any], defaults: PictureDefaults
+) -> tuple[VisionSpec, Mapping[str, Any]]:
     processor = checkpoint.preprocessor_config
     _check_processor(processor, config)
     tokens = {name: whole(checkpoint.config, name, "config.json", least=0) for name in _TOKENS}
@@ -62,7 +77,7 @@ def read_vision(checkpoint: Checkpoint) -> Vision | None:
         std=colors(processor, "image_std", defaults.std),
         video=read_videos(checkpoint, config, defaults.video),
     )
-    return Vision(spec, config)
+    return spec, config
 
 
 _TOKENS = ("image_token_id", "vision_start_token_id", "vision_end_token_id")

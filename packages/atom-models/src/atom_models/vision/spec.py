@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from atom_models.vision.videos import VideoDefaults, VideoSpec
+from atom_models.vision.sizes import Resizing, size_of
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class PictureDefaults:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     video: VideoDefaults | None = None
+    max_side: int = 0
 
 
 @dataclass(frozen=True)
@@ -24,19 +27,25 @@ class VisionSpec:
     """Sizes and tokens of pictures.
 
     Attributes:
-        image_token_id: the token in whose place an embedding of a picture stands, as often as `num_tokens` says.
-        start_token_id, end_token_id: the tokens around a picture, for messages; a prompt brings them itself.
+        image_token_id: the token in whose place an embedding of a picture stands.
+        start_token_id, end_token_id: the tokens around a picture, for messages; a prompt brings them itself, but for
+            the end of a picture whose rows are told apart. None where the family has none.
         patch_size: pixels on each side of a patch.
         merge_size: patches on each side of a square that becomes one token.
         min_pixels, max_pixels: a picture is made larger or smaller until it has so many.
         mean, std: what is taken off pixels between 0 and 1, and what they are divided by: red, green and blue.
         has_threefold_positions: tokens have a position in time, height and width each.
         video: which videos are seen; None where none are.
+        resizing: how a picture gets its size, see `atom_models.vision.sizes`.
+        max_side: the most pixels of a side, before it is brought to a multiple of `unit`; 0 where there is no bound.
+        row_token_id: the token between the rows of a picture, behind the last of which `end_token_id` stands; None
+            where nothing stands between them.
+        max_tokens: the most tokens of a picture, where a host bounds them; 0 where it does not.
     """
 
     image_token_id: int
-    start_token_id: int
-    end_token_id: int
+    start_token_id: int | None
+    end_token_id: int | None
     patch_size: int
     merge_size: int
     min_pixels: int
@@ -45,6 +54,10 @@ class VisionSpec:
     std: tuple[float, float, float]
     has_threefold_positions: bool = True
     video: VideoSpec | None = None
+    resizing: Resizing = "rounded"
+    max_side: int = 0
+    row_token_id: int | None = None
+    max_tokens: int = 0
 
     @property
     def unit(self) -> int:
@@ -56,27 +69,72 @@ class VisionSpec:
         """The tokens in whose place embeddings stand: of pictures, and of videos."""
         return (self.image_token_id,) if self.video is None else (self.image_token_id, self.video.token_id)
 
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """The height and width to which a picture is resized; what is missing to `fitted` is made black.
+
+        Raises:
+            ValueError: one side is more than 200 times the other, and the family's own processor refuses that.
+        """
+        sides = size_of(height, width, self)
+        while self.max_tokens and (count := self.num_tokens(*self._in_units(sides))) > self.max_tokens:
+            shrink = min(0.99, math.sqrt(self.max_tokens / count))
+            height, width = (max(1, math.floor(side * shrink)) for side in (height, width))
+            sides = size_of(height, width, self)
+        return sides
+
     def fitted(self, height: int, width: int) -> tuple[int, int]:
         """The height and width to which a picture is brought: multiples of `unit`, about as wide as high as before.
 
-        As the processors of Qwen's models compute it.
+        As the processors of the family compute it.
 
         Raises:
-            ValueError: one side is more than 200 times the other.
+            ValueError: as `resized`.
         """
-        if max(height, width) > 200 * min(height, width):
-            raise ValueError(f"a picture of {width} x {height} pixels: one side is more than 200 times the other")
-        unit = self.unit
-        # A side that comes to nothing grows below.
-        rows, columns = (round(side / unit) * unit for side in (height, width))
-        if rows * columns > self.max_pixels:
-            shrink = math.sqrt(height * width / self.max_pixels)
-            rows, columns = (max(unit, math.floor(side / shrink / unit) * unit) for side in (height, width))
-        elif rows * columns < self.min_pixels:
-            grow = math.sqrt(self.min_pixels / (height * width))
-            rows, columns = (math.ceil(side * grow / unit) * unit for side in (height, width))
-        return rows, columns
+        return self._in_units(self.resized(height, width))
 
     def num_tokens(self, height: int, width: int) -> int:
-        """Embeddings of a picture that has been fitted."""
-        return (height // self.unit) * (width // self.unit)
+        """Tokens of a picture that has been fitted, with those between its rows."""
+        return (height // self.unit) * (width // self.unit + (self.row_token_id is not None))
+
+    def tokens_of(self, height: int, width: int) -> list[int]:
+        """The tokens themselves."""
+        rows, columns = height // self.unit, width // self.unit
+        if self.row_token_id is None or self.end_token_id is None:
+            return [self.image_token_id] * (rows * columns)
+        tokens = [*[self.image_token_id] * columns, self.row_token_id] * rows
+        return [*tokens[:-1], self.end_token_id]
+
+    @property
+    def most_pixels(self) -> int:
+        """No picture has more pixels, with those that it is filled up with."""
+        if self.resizing != "padded":
+            return self.max_pixels
+        # Patches of both sides, of which parts were not counted: a, b <= longest and a * b <= all.
+        longest, side = self.max_side // self.patch_size, self.merge_size
+        shorter = self.max_pixels / self.patch_size**2 / longest
+        return int((shorter + 1 + side) * (longest + 1 + side) / side**2) * self.unit**2
+
+    @property
+    def most_tokens(self) -> int:
+        """No picture has more tokens."""
+        most = self.most_pixels // self.unit**2
+        if self.row_token_id is not None:
+            most += -(-self.max_side // self.unit)
+        return min(most, self.max_tokens or most)
+
+    @property
+    def least_tokens(self) -> int:
+        """The smallest picture has so many."""
+        return -(-self.min_pixels // self.unit**2) + (self.row_token_id is not None)
+
+    def within(self, most_tokens: int) -> VisionSpec:
+        """What is seen where no picture has more tokens than that."""
+        if most_tokens >= self.most_tokens:
+            return self
+        if self.resizing == "rounded":
+            return dataclasses.replace(self, max_pixels=most_tokens * self.unit**2)
+        return dataclasses.replace(self, max_tokens=most_tokens)
+
+    def _in_units(self, sides: tuple[int, int]) -> tuple[int, int]:
+        height, width = (-(-side // self.unit) * self.unit for side in sides)
+        return height, width

@@ -19,14 +19,17 @@ examples:
   atom models pull HuggingFaceTB/SmolLM2-135M-Instruct
   atom models path smollm2
 """
+_ACTIONS = {
+    "list": "models known by name, and models downloaded",
+    "pull": "download a model, unless it is here already",
+    "path": "print where a downloaded model lies",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One action, and a name for two of them."""
-    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="models known by name, and models downloaded")
-    pull = actions.add_parser("pull", help="download a model, unless it is here already")
-    path = actions.add_parser("path", help="print where a downloaded model lies")
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True, prog="atom models")
+    _, pull, path = (actions.add_parser(name, help=does, description=does) for name, does in _ACTIONS.items())
     for action in (pull, path):
         action.add_argument("name", help="a name that `atom models list` shows, or a Hugging Face id")
     pull.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")

@@ -120,7 +120,7 @@ def _check_room(question: Question, video: VideoSpec, count: int, height: int, w
     """Before all of it is decoded."""
     spec = question.spec
     try:
-        size = video.fitted(count, height, width, unit=spec.unit, most_pixels=spec.max_pixels)
+        size = video.fitted(count, height, width, unit=spec.unit, most_pixels=spec.most_pixels)
     except ValueError as error:
         raise PictureError(str(error)) from None
     num_tokens = video.num_pictures(count) * spec.num_tokens(*size)

@@ -8,6 +8,7 @@ ranks share a context these are the rank's own tokens, as vLLM counts them; our 
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -26,11 +27,16 @@ from atom_kernels.protocols import Caches
 from atom_vllm.mixers.attention import AtomAttentionBackend
 from atom_vllm.mixers.kernels import AtomKernels
 
+logger = logging.getLogger("vllm.atom")
+
 
 @lru_cache(maxsize=16)
 def plan_latent(problem: MlaProblem) -> MixerPlan:
     """One plan for all equal layers."""
-    return select_mixer(problem)
+    plan = select_mixer(problem)
+    if plan.holds is not None and plan.holds.note is not None:
+        logger.warning("%s", plan.holds.note)
+    return plan
 
 
 class AtomLatentBackend(AtomAttentionBackend):

@@ -26,6 +26,9 @@ class VllmCollectives:
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         return self._group.all_gather(x, dim)
 
+    def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
+        return self._group.reduce_scatter(x, 0)
+
 
 def tensor_parallel() -> Collectives:
     """The collectives of the tensor-parallel group that vLLM has set up in this process."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from atom_core.config.options import ConfigError
@@ -41,7 +40,7 @@ def resolve_images(
         return None
     if args.max_num_image_tokens is not None:
         spec = _within(spec, args.max_num_image_tokens, choices)
-    most_tokens = min(spec.max_pixels // spec.unit**2, max_model_len)
+    most_tokens = min(spec.most_tokens, max_model_len)
     return ImagesConfig(spec, most_tokens, args.image_cache_memory)
 
 
@@ -54,13 +53,12 @@ def image_token_budget(args: EngineArgs, images: ImagesConfig | None, max_num_ba
 
 def _within(spec: VisionSpec, most_tokens: int, choices: list[str]) -> VisionSpec:
     """What is seen where no picture has more tokens than that."""
-    most_pixels = most_tokens * spec.unit**2
-    if most_pixels < spec.min_pixels:
+    if most_tokens < spec.least_tokens:
         raise ConfigError(
-            f"max_num_image_tokens is {most_tokens}, and the smallest picture has "
-            f"{-(-spec.min_pixels // spec.unit**2)}: give at least as many, or language_model_only"
+            f"max_num_image_tokens is {most_tokens}, and the smallest picture has {spec.least_tokens}: give at least "
+            "as many, or language_model_only"
         )
-    if most_pixels >= spec.max_pixels:
+    if most_tokens >= spec.most_tokens:
         return spec
-    choices.append(f"max_pixels = {most_pixels}: pictures are made small enough for {most_tokens} tokens of a step")
-    return dataclasses.replace(spec, max_pixels=most_pixels)
+    choices.append(f"pictures are made small enough for {most_tokens} tokens, which a step has room for")
+    return spec.within(most_tokens)

@@ -15,7 +15,7 @@ INSTALL = "pip install pillow"
 
 
 def as_image(picture: Any, spec: VisionSpec) -> Image:
-    """A picture that was resized, bicubically, to `VisionSpec.fitted`; an `Image` is left as it is.
+    """A picture that was resized, bicubically, and filled up with black to `VisionSpec.fitted`; an `Image` as it is.
 
     Args:
         picture: an `Image`, an array uint8 ``[height, width, 3]`` of red, green and blue, or a picture of Pillow, whose
@@ -29,16 +29,19 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
         return picture
     picture = as_pillow(picture)
     try:
-        height, width = spec.fitted(picture.height, picture.width)
+        size, fitted = (how(picture.height, picture.width) for how in (spec.resized, spec.fitted))
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None
-    return Image.of(height, width, resized(picture, height, width))
+    shown = resized(picture, *size)
+    if size != fitted:
+        shown = shown.crop((0, 0, *fitted[::-1]))  # what is outside becomes black
+    return Image.of(*fitted, shown.tobytes())
 
 
-def resized(picture: Any, height: int, width: int) -> bytes:
-    """Red, green and blue of a picture of Pillow, resized bicubically."""
+def resized(picture: Any, height: int, width: int) -> Any:
+    """A picture of Pillow in red, green and blue, resized bicubically."""
     pillow = _pillow()
-    return _as_rgb(picture, pillow).resize((width, height), pillow.Resampling.BICUBIC).tobytes()
+    return _as_rgb(picture, pillow).resize((width, height), pillow.Resampling.BICUBIC)
 
 
 def as_pillow(picture: Any) -> Any:

@@ -74,7 +74,7 @@ def video_of(frames: Iterable[Any], places: Sequence[int], spec: VisionSpec, *, 
                 f"{given[1]}: all must have one size",
                 NAME,
             )
-        fitted.append(resized(frame, *size))
+        fitted.append(resized(frame, *size).tobytes())
     if not fitted:
         _fitted(count, 1, 1, spec)
     fitted += fitted[-1:] * (-count % video.patch_frames)
@@ -89,6 +89,6 @@ def video_of(frames: Iterable[Any], places: Sequence[int], spec: VisionSpec, *, 
 
 def _fitted(count: int, height: int, width: int, spec: VisionSpec) -> tuple[int, int]:
     try:
-        return spec.video.fitted(count, height, width, unit=spec.unit, most_pixels=spec.max_pixels)  # type: ignore[union-attr]
+        return spec.video.fitted(count, height, width, unit=spec.unit, most_pixels=spec.most_pixels)  # type: ignore[union-attr]
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None

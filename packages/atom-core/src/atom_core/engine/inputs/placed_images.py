@@ -55,11 +55,9 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None
     if images and token_ids[-1] in spec.placeholders:
-        raise InvalidRequestError(
-            "the prompt ends with a picture; at least one token must follow it, such as the one that ends a picture "
-            f"({spec.end_token_id})",
-            NAME,
-        )
+        ending = spec.end_token_id if spec.row_token_id is None else None
+        such_as = "" if ending is None else f", such as the one that ends a picture ({ending})"
+        raise InvalidRequestError(f"the prompt ends with a picture; at least one token must follow it{such_as}", NAME)
     placed = tuple(
         PlacedImage(image, first, spec.num_tokens(image.height, image.width))
         for image, first in zip(images, firsts, strict=True)
@@ -116,8 +114,11 @@ def _check_image(image: Image, number: int, spec: VisionSpec) -> None:
         raise InvalidRequestError(f"{what}; both sides must be multiples of {spec.unit}: {_HOW}", NAME)
     if image.num_frames != 1 or image.lag is not None:
         _check_moving(image, what, spec)
-    elif not spec.min_pixels <= height * width <= spec.max_pixels:
-        raise InvalidRequestError(f"{what}; it must be {spec.min_pixels} to {spec.max_pixels} of them: {_HOW}", NAME)
+    elif not spec.min_pixels <= height * width <= spec.most_pixels:
+        raise InvalidRequestError(f"{what}; it must be {spec.min_pixels} to {spec.most_pixels} of them: {_HOW}", NAME)
+    num_tokens = spec.num_tokens(height, width)
+    if num_tokens > spec.most_tokens:
+        raise InvalidRequestError(f"{what}, {num_tokens} tokens; it can be {spec.most_tokens} of them: {_HOW}", NAME)
     if num_bytes != 3 * height * width * image.num_frames:
         raise InvalidRequestError(f"{what} and {num_bytes} bytes; there are 3 bytes for each pixel", NAME)
 
@@ -128,8 +129,8 @@ def _check_moving(image: Image, what: str, spec: VisionSpec) -> None:
         raise InvalidRequestError(f"{what} of a video, and this model sees none: send pictures", NAME)
     if image.num_frames != video.patch_frames:
         raise InvalidRequestError(f"{what} and {image.num_frames} frames; it must have {video.patch_frames}", NAME)
-    if image.height * image.width > spec.max_pixels:
-        raise InvalidRequestError(f"{what}; it can have {spec.max_pixels} of them: {_HOW}", NAME)
+    if image.height * image.width > spec.most_pixels:
+        raise InvalidRequestError(f"{what}; it can have {spec.most_pixels} of them: {_HOW}", NAME)
     if image.lag is not None and (video.has_timestamps or not 0 <= image.lag <= MAX_LAG):
         most = "None, as texts say when it was" if video.has_timestamps else f"0 to {MAX_LAG}"
         raise InvalidRequestError(f"{what} and a lag of {image.lag}; it must be {most}", NAME)

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -65,7 +66,8 @@ def main() -> int:
         signal.signal(ending, signal.SIG_IGN)
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineStart)
     _set_up_log(start)
-    threading.Thread(target=_die_with_parent, args=(start.folder,), daemon=True).start()
+    folders = [folder for folder in (start.folder, start.meeting_folder) if folder is not None]
+    threading.Thread(target=_die_with_parent, args=(folders,), daemon=True).start()
     context = zmq.Context()
     sender = _Sender(context, news_address(start.folder))
     try:
@@ -109,6 +111,9 @@ def _start_core(start: EngineStart) -> EngineCore:
     # Whoever starts a process waits until it is ready.
     waited_for = dataclasses.replace(args, warmup=args.warmup or "full")
     config = resolve(waited_for, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
+    if start.meeting_folder is not None:
+        parallel = dataclasses.replace(config.parallel, meeting_folder=Path(start.meeting_folder))
+        config = dataclasses.replace(config, parallel=parallel)
     if args.warmup is None and traits_of(config.device).has_graphs:
         line = "warmup = full: requests come once the server is ready, and then wait for no compiler"
         config = dataclasses.replace(config, choices=(*config.choices, line))
@@ -118,6 +123,10 @@ def _start_core(start: EngineStart) -> EngineCore:
     return core
 
 
+class Called:
+    """Another engine begins a step, in which this one has to take part."""
+
+
 class _EngineLoop:
     """Takes messages, steps, sends news."""
 
@@ -125,12 +134,13 @@ class _EngineLoop:
         self._core = core
         self._context = context
         self._sender = sender
-        self._inbox: queue.SimpleQueue[ToEngine | Exception] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToEngine | Called | Exception] = queue.SimpleQueue()
         self._running = True
         self._num_steps = 0
         self._longest_step = 0.0
         self._is_idle = True
         self._is_paused = False
+        core.on_call(lambda: self._inbox.put(Called()))
         for target in (self._receive, self._beat):
             threading.Thread(target=target, args=(folder,), daemon=True).start()
 
@@ -149,6 +159,7 @@ class _EngineLoop:
                     self._handle(self._inbox.get_nowait())
             if self._is_paused:
                 self._tell(core.settle())
+                core.take_part()
             elif core.has_unfinished() and self._running:
                 begun = time.monotonic()
                 news = core.step()
@@ -160,8 +171,10 @@ class _EngineLoop:
         for part in slices_of(news):
             self._sender.send(News(part, self._core.stats()))
 
-    def _handle(self, message: ToEngine | Exception) -> None:
+    def _handle(self, message: ToEngine | Called | Exception) -> None:
         match message:
+            case Called():
+                pass  # the loop looks what there is to do
             case AddRequests(submission):
                 self._core.add(submission)
             case AbortRequests(request_ids):
@@ -272,11 +285,12 @@ def _close(context: zmq.Context, sender: _Sender) -> None:
     time.sleep(0.1)
 
 
-def _die_with_parent(folder: str) -> None:
+def _die_with_parent(folders: list[str]) -> None:
     """Standard input ends when the parent does, however it ends: leave nothing behind."""
     while sys.stdin.buffer.read(4096):
         pass
-    shutil.rmtree(folder, ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

@@ -12,6 +12,7 @@ import zmq
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.process.engine_process import EngineProcess
+from atom_core.engine.process.meeting_folder import MeetingFolder
 from atom_core.engine.process.wire import ENCODER, FROM_ENGINE, FromEngine, ToEngine, news_address, request_address
 from atom_core.errors import InvalidRequestError
 from atom_core.failure import Failure, write_trace
@@ -27,7 +28,7 @@ class EngineLink:
 
     Args:
         args: the arguments that the engine starts with.
-        rank: its number among engines that share the requests.
+        rank, meeting: as `EngineProcess` takes them.
         on_message: called with each message of the engine.
         on_failure: called with what ended the engine: its process ended, or its news cannot be followed.
 
@@ -39,11 +40,12 @@ class EngineLink:
         self,
         args: EngineArgs,
         rank: int,
+        meeting: MeetingFolder | None = None,
         *,
         on_message: Callable[[FromEngine], None],
         on_failure: Callable[[Failure], None],
     ) -> None:
-        self.process = EngineProcess(args, rank)
+        self.process = EngineProcess(args, rank, meeting)
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_failure = on_failure

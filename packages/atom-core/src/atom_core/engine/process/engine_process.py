@@ -16,6 +16,7 @@ import msgspec
 
 from atom_core import settings
 from atom_core.config.engine_args import EngineArgs
+from atom_core.engine.process.meeting_folder import MeetingFolder
 from atom_core.engine.process.wire import EngineStart
 from atom_core.failure import Failure, describe_exit
 
@@ -26,14 +27,15 @@ class EngineProcess:
     Args:
         args: the arguments that the engine starts with.
         rank: its number among engines that share the requests.
+        meeting: where those find each other that share their experts; None where they share none.
 
     Attributes:
         folder: readable by this user only; removed by `stop`.
     """
 
-    def __init__(self, args: EngineArgs, rank: int) -> None:
+    def __init__(self, args: EngineArgs, rank: int, meeting: MeetingFolder | None = None) -> None:
         self.folder = tempfile.mkdtemp(prefix="atom-")  # mode 0700
-        self._args, self._rank = args, rank
+        self._args, self._rank, self._meeting = args, rank, meeting
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, model_path: Path, on_exit: Callable[[], None]) -> None:
@@ -43,7 +45,8 @@ class EngineProcess:
             stdin=subprocess.PIPE,
             env=settings.child_environment(self._args.num_threads),
         )
-        start = EngineStart(dataclasses.asdict(self._args), str(model_path), self.folder, self._rank)
+        meeting_folder = None if self._meeting is None else self._meeting.path
+        start = EngineStart(dataclasses.asdict(self._args), str(model_path), self.folder, self._rank, meeting_folder)
         # The pipe stays open as long as this process lives: when it closes, the child ends.
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):

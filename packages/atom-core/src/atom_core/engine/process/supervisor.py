@@ -10,6 +10,7 @@ from pathlib import Path
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.process.engine_link import EngineLink
+from atom_core.engine.process.meeting_folder import MeetingFolder
 from atom_core.engine.process.wire import Failed, FromEngine, Pulse, Ready, Shutdown, ToEngine
 from atom_core.errors import EngineDeadError, EngineStartError
 from atom_core.failure import Failure
@@ -31,7 +32,7 @@ class EngineSupervisor:
 
     Args:
         args: the arguments that the engine starts with.
-        rank: its number among engines that share the requests.
+        rank, meeting: as `EngineProcess` takes them.
         on_message: called with each message of a process that works.
         on_death: called once for each process that dies after it was ready, with the cause.
     """
@@ -40,11 +41,12 @@ class EngineSupervisor:
         self,
         args: EngineArgs,
         rank: int,
+        meeting: MeetingFolder | None = None,
         *,
         on_message: Callable[[FromEngine], None],
         on_death: Callable[[str], None],
     ) -> None:
-        self._args, self._rank = args, rank
+        self._args, self._rank, self._meeting = args, rank, meeting
         self._on_message = on_message
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
@@ -91,7 +93,7 @@ class EngineSupervisor:
     def check_health(self) -> None:
         """Raise EngineDeadError unless the process lives and makes progress."""
         if self._failure is None and not self._link.process.is_alive:
-            self._fail(self._link.process.describe_exit())
+            self.fail(self._link.process.describe_exit())
         if self._failure is not None:
             raise EngineDeadError(self._failure)
         if self._is_stopping:
@@ -124,6 +126,18 @@ class EngineSupervisor:
         """Send a message that `encode` gave."""
         self._link.send_encoded(data)
 
+    def fail(self, failure: Failure) -> None:
+        """The process cannot start, died, or is to die: end it."""
+        if self._is_stopping:
+            return
+        if not self._ready.done():
+            self._ready.set_exception(EngineStartError(failure))
+        elif self._failure is None:
+            self._failure = failure
+            self._link.process.kill()
+            logger.error("%s is dead: %s", engine_name(self._rank, self._args.data_parallel_size), failure.line)
+            self._on_death(failure.cause)
+
     async def stop(self) -> None:
         """End the process, at once where it does not work, and remove its files."""
         self._is_stopping = True
@@ -140,7 +154,7 @@ class EngineSupervisor:
         return self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
 
     def _make_link(self) -> EngineLink:
-        return EngineLink(self._args, self._rank, on_message=self._handle, on_failure=self._fail)
+        return EngineLink(self._args, self._rank, self._meeting, on_message=self._handle, on_failure=self.fail)
 
     def _handle(self, message: FromEngine) -> None:
         self._seconds_silent = 0.0
@@ -149,7 +163,7 @@ class EngineSupervisor:
                 if not self._ready.done():
                     self._ready.set_result(info)
             case Failed(failure):
-                self._fail(failure)
+                self.fail(failure)
             case Pulse(seconds_without_step, _, num_steps, longest_step, stopped_ranks):
                 self._seconds_without_step, self._stopped_ranks = seconds_without_step, stopped_ranks
                 self._limit = step_limit(self._args.step_timeout, num_steps, longest_step)
@@ -172,19 +186,7 @@ class EngineSupervisor:
                 problem = f"its process has said nothing for {self._seconds_silent:.0f} s"
             else:
                 continue
-            self._fail(Failure("engine", f"the engine hangs: {problem} (--step-timeout {self._limit:g})"))
-
-    def _fail(self, failure: Failure) -> None:
-        """The process cannot start, died, or is to die."""
-        if self._is_stopping:
-            return
-        if not self._ready.done():
-            self._ready.set_exception(EngineStartError(failure))
-        elif self._failure is None:
-            self._failure = failure
-            self._link.process.kill()
-            logger.error("%s is dead: %s", engine_name(self._rank, self._args.data_parallel_size), failure.line)
-            self._on_death(failure.cause)
+            self.fail(Failure("engine", f"the engine hangs: {problem} (--step-timeout {self._limit:g})"))
 
 
 def engine_name(rank: int, num_engines: int) -> str:

@@ -123,13 +123,15 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
 class EngineStart(msgspec.Struct, frozen=True):
     """The first line that the engine's process reads: its settings (keywords of `EngineArgs`) and its sockets.
 
-    `data_parallel_rank` is its number among engines that share the requests.
+    `data_parallel_rank` is its number among engines that share the requests, and `meeting_folder` where those find each
+    other that share their experts too.
     """
 
     settings: dict[str, object]
     model_path: str
     folder: str
     data_parallel_rank: int = 0
+    meeting_folder: str | None = None
 
 
 ToEngine = (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.info import EngineInfo
+from atom_core.engine.process.meeting_folder import MeetingFolder
 from atom_core.engine.process.supervisor import EngineSupervisor, engine_name
 from atom_core.engine.process.wire import FromEngine, News, Pulse
 from atom_core.engine.replicas.status import EngineState, EngineStatus
@@ -20,6 +21,7 @@ class Replica:
     Args:
         args: what all engines start with.
         rank: this one's number.
+        meeting: as `EngineProcess` takes it.
         on_message: called with the rank and each message.
         on_death: called with the rank and the cause of each death.
 
@@ -34,6 +36,7 @@ class Replica:
         self,
         args: EngineArgs,
         rank: int,
+        meeting: MeetingFolder | None = None,
         *,
         on_message: Callable[[int, FromEngine], None],
         on_death: Callable[[int, str], None],
@@ -41,12 +44,12 @@ class Replica:
         self.rank, self.name = rank, engine_name(rank, args.data_parallel_size)
         self.info: EngineInfo | None = None
         self.num_restarts = 0
-        self.has_spare_life = args.data_parallel_size > 1
+        self.has_spare_life = args.data_parallel_size > 1 and meeting is None
         self._on_message, self._on_death = on_message, on_death
         self._stats: StepStats | None = None
         self._cause: str | None = None
         self._is_starting = False
-        self.process = EngineSupervisor(args, rank, on_message=self._take, on_death=self._died)
+        self.process = EngineSupervisor(args, rank, meeting, on_message=self._take, on_death=self._died)
 
     def spawn(self, model_path: Path) -> None:
         """Start the process; `wait_until_ready` must follow."""

@@ -12,6 +12,7 @@ import msgspec
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.engine.info import EngineInfo
+from atom_core.engine.process.meeting_folder import MeetingFolder
 from atom_core.engine.process.wire import AbortRequests, AddRequests, FromEngine, News, Reply, ToEngine
 from atom_core.engine.replicas.open_samples import OpenSamples, output_cost
 from atom_core.engine.replicas.replica import Replica
@@ -25,6 +26,8 @@ from atom_core.messages import EngineOutput, Submission
 logger = logging.getLogger(__name__)
 
 RESTART_SECONDS = 600.0
+# Engines that die together may each tell a cause of their own for so long.
+OWN_CAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Replicas:
     """Owns the engines' processes, and which of them has which sample. Made inside the event loop.
 
     One that dies loses its samples; the others go on, and where there are others it is started anew, once. With a
-    single engine all of this is what that engine does.
+    single engine all of this is what that engine does. Engines that share their experts die with the first of them.
 
     Args:
         args: what each engine starts with.
@@ -88,8 +91,10 @@ class Replicas:
         several = args.data_parallel_size > 1
         prefix_hash: PrefixHash = "sha256" if args.prefix_hash == "sha256" else "xxhash64"
         self._router = Router(args.block_size, prefix_hash, finds_prefixes=several and args.enable_prefix_caching)
+        self._meeting = MeetingFolder() if args.enable_dp_attention and several else None
         self._replicas = [
-            Replica(args, rank, on_message=self._take, on_death=self._died) for rank in range(args.data_parallel_size)
+            Replica(args, rank, self._meeting, on_message=self._take, on_death=self._died)
+            for rank in range(args.data_parallel_size)
         ]
         self._samples = OpenSamples(len(self._replicas))
         self._restarts: set[asyncio.Task[None]] = set()
@@ -123,7 +128,9 @@ class Replicas:
         """
         dead = [replica for replica in self._replicas if replica.status.state == "dead"]
         for replica in dead:
-            replica.has_spare_life = len(self._replicas) > 1
+            replica.has_spare_life = len(self._replicas) > 1 and self._meeting is None
+        if self._meeting is not None:
+            self._meeting.renew()
         await asyncio.gather(*(self._start_anew(replica) for replica in dead))
 
     @property
@@ -217,6 +224,8 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*self._restarts, return_exceptions=True)
         await asyncio.gather(*(replica.process.stop() for replica in self._replicas))
+        if self._meeting is not None:
+            self._meeting.remove()
 
     @property
     def _serving(self) -> list[Replica]:
@@ -243,6 +252,13 @@ class Replicas:
         elif len(self._replicas) > 1:
             logger.error("%s stays down; %d others serve", replica.name, len(self._serving))
         self._on_death(EngineDeath(rank, replica.name, cause, lost))
+        if self._meeting is not None:
+            asyncio.get_running_loop().call_later(OWN_CAUSE_SECONDS, self._end_with, replica)
+
+    def _end_with(self, dead: Replica) -> None:
+        """End the engines that need the experts of one that died."""
+        for replica in self._serving:
+            replica.process.fail(Failure("engine", f"{dead.name} died, and had experts that this one needs"))
 
     async def _revive(self, replica: Replica) -> None:
         try:

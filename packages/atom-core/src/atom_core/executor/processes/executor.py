@@ -23,10 +23,11 @@ from atom_core.executor.processes.wire import (
 )
 from atom_core.failure import Failure
 from atom_core.messages import ModelOutput, NamedAdapter, SchedulerOutput
+from atom_core.worker.ranks.meeting import Engines
 from atom_core.worker.runner import Masks, RunnerInfo
 
 StartRanks = Callable[..., RankProcesses]
-"""``(size, *, device, num_threads, first_device, num_stages) -> RankProcesses``."""
+"""``(size, *, device, num_threads, first_device, num_stages, engines, meeting_folder) -> RankProcesses``."""
 
 
 class ProcessExecutor:
@@ -53,6 +54,8 @@ class ProcessExecutor:
             num_threads=parallel.num_threads,
             first_device=parallel.first_device,
             num_stages=parallel.pipeline_parallel_size,
+            engines=Engines(parallel.data_parallel_rank, parallel.sharing_experts),
+            meeting_folder=parallel.meeting_folder,
         )
         try:
             first, *others = (loaded.info for loaded in self._ranks.ask(Load(self._config)))

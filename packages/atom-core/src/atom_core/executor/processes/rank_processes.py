@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from atom_core.errors import EngineStartError
@@ -12,7 +13,7 @@ from atom_core.executor.launchers.this_host import HostLauncher
 from atom_core.executor.processes.rank_link import RankLink
 from atom_core.executor.processes.wire import Join, KeepStore, Leave, Sample, StoreKept, ToRank, encode
 from atom_core.failure import Failure
-from atom_core.worker.ranks.meeting import Meeting, StoreAddress
+from atom_core.worker.ranks.meeting import Engines, Meeting, StoreAddress, StoreFile
 
 # Ranks that lose another one may say so before its own end is seen: so long is waited for the first cause.
 GATHER_SECONDS = 0.3
@@ -31,6 +32,8 @@ class RankProcesses:
         first_device: the number of rank 0's device, where all are on this host.
         num_stages: the stages of which each has an equal number of them.
         launcher: places and starts them; unset starts them on this host.
+        engines: those whose ranks meet; unset is this one alone.
+        meeting_folder: where the ranks of several engines do so.
 
     Raises:
         OSError, EngineStartError: they cannot be started, or one ended before all had met.
@@ -45,6 +48,8 @@ class RankProcesses:
         first_device: int = 0,
         num_stages: int = 1,
         launcher: Launcher | None = None,
+        engines: Engines | None = None,
+        meeting_folder: Path | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._ends: list[tuple[bool, Failure]] = []
@@ -57,7 +62,9 @@ class RankProcesses:
             for rank in self._ranks:
                 rank.watch()
             places = tuple(rank.place for rank in started)
-            meeting = Meeting(places, store or self._keep_store(places[0].host), num_stages)
+            if meeting_folder is not None:
+                store = StoreFile(str(meeting_folder / "ranks"))
+            meeting = Meeting(places, store or self._keep_store(places[0].host), num_stages, engines or Engines())
             self._sampling = meeting.first_that_samples
             joined = [rank.ask(encode(Join(rank.rank, device, meeting))) for rank in self._ranks]
             for answer in joined:

@@ -13,9 +13,6 @@ from atom_core.kv_cache import snapshot_places
 from atom_core.worker.cache.pages import CachePages
 from atom_kernels.protocols import Slots, blocks_of_request, longest_request
 
-# States behind cached prefixes take this part of the memory at most, those of requests twice as much.
-SNAPSHOT_PART = 4
-
 
 @dataclass(frozen=True)
 class CacheSize:
@@ -182,7 +179,7 @@ def _num_snapshots(config: EngineConfig, pages: CachePages, memory: int) -> int:
     if not pages.slot_bytes or not config.cache.enable_prefix_caching:
         return 0
     of_one = len(snapshot_places(config.model.max_model_len, Slots.hand_over)) + 1
-    return min(config.scheduler.max_num_seqs * of_one, max(memory, 0) // SNAPSHOT_PART // pages.slot_bytes)
+    return min(config.scheduler.max_num_seqs * of_one, max(memory, 0) // Slots.snapshot_part // pages.slot_bytes)
 
 
 def _num_slots(pages: CachePages, memory: int, max_num_seqs: int) -> int:

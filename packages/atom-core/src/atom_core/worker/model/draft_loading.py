@@ -37,8 +37,7 @@ def build_with_draft(
     choice = choose_draft(checkpoint, head, model_impl=context.model_impl)
     context = replace(context, aux_hidden_states=choice.aux_hidden_states)
     target = build_model(checkpoint, context)
-    # Adapters are the model's own: what it drafts without them is only a guess.
-    draft: Any = build_draft(checkpoint, replace(context, takes_adapters=False), target=target, draft_checkpoint=head)
+    draft: Any = build_draft(checkpoint, _of_draft(context), target=target, draft_checkpoint=head)
     return target, EngineDraft(draft, mixer_layers(draft), ranks=context.collectives)
 
 
@@ -73,9 +72,14 @@ def _build_whole(context: BuildContext, speculation: SpeculationConfig) -> Engin
 
     checkpoint = _open_model(speculation)
     quantization = stored_quantization(checkpoint, speculation.quantization)
-    model = build_model(checkpoint, replace(context, quantization=quantization, takes_adapters=False)).eval()
+    model = build_model(checkpoint, replace(_of_draft(context), quantization=quantization)).eval()
     mixers = {f"{WHOLE_MODEL}{name}": mixer for name, mixer in mixer_layers(model).items()}
     return EngineDraft(WholeModel(model), mixers, WHOLE_MODEL, ranks=context.collectives)
+
+
+def _of_draft(context: BuildContext) -> BuildContext:
+    """Adapters are the model's own: what is drafted without them is only a guess. Engines draft each by itself."""
+    return replace(context, takes_adapters=False, groups=context.groups.of_engine())
 
 
 def _open_model(speculation: SpeculationConfig) -> Checkpoint:

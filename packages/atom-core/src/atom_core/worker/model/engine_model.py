@@ -62,6 +62,7 @@ class EngineModel:
         adapters: what its linears can add; None where it was built to take none.
         encode: the tower: pictures, uint8 ``[height, width, 3]`` each, to features ``[tokens, width]`` of each; None
             where it reads text alone, and in stages without one.
+        take_part: runs its experts on rows of other engines alone; None where it shares none with these.
         run_as_written: `run` for steps with tokens of pictures, which are not compiled; None where `run` is not either.
     """
 
@@ -83,6 +84,7 @@ class EngineModel:
     adapters: LoadedAdapters | None = None
     encode: Encode | None = None
     run_as_written: Callable[..., Any] | None = None
+    take_part: Callable[[], None] | None = None
 
     @property
     def all_mixers(self) -> Mapping[str, Any]:

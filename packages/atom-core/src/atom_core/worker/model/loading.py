@@ -31,6 +31,7 @@ from atom_models import (
 from atom_models.adapters.loaded import LoadedAdapters
 from atom_models.groups import WHOLE
 from atom_models.layers.mixture.balance import place_with_copies
+from atom_models.layers.mixture.exchange import take_part
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import construct_model, stored_quantization
@@ -90,6 +91,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         classify=getattr(model, "classify", None),
         adapters=_adapters(config, model, context),
         encode=None if tower is None else tower.encode,
+        take_part=partial(take_part, model) if config.parallel.enable_dp_attention else None,
         run_as_written=model if config.images is not None and config.compile.level else None,
     )
 

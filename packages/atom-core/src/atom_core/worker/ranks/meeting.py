@@ -36,22 +36,36 @@ class StoreAddress(msgspec.Struct, frozen=True, tag=True):
     descriptor: int
 
 
+class Engines(msgspec.Struct, frozen=True):
+    """Engines with as many ranks each, whose experts are spread over the ranks of all of them.
+
+    Attributes:
+        number: this engine's, among them.
+        count: how many there are.
+    """
+
+    number: int = 0
+    count: int = 1
+
+
 class Meeting(msgspec.Struct, frozen=True):
     """What a rank needs to join the others.
 
     Attributes:
-        places: where each rank is, by its number.
-        store: where they find each other.
+        places: where each rank of its engine is, by its number.
+        store: where they find each other, and those of the other engines.
         num_stages: stages of equal numbers of ranks, one after the other.
+        engines: those whose ranks meet there; each has one stage if there are several.
     """
 
     places: tuple[Place, ...]
     store: StoreFile | StoreAddress
     num_stages: int = 1
+    engines: Engines = Engines()
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """How many ranks the engine has."""
         return len(self.places)
 
     @property

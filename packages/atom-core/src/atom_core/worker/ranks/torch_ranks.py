@@ -28,13 +28,19 @@ class TorchRanks:
 
     def __init__(self, meeting: Meeting, rank: int, *, device: str) -> None:
         self.rank, self.size = rank, meeting.size
-        own = device_of(device)
+        own, engines = device_of(device), meeting.engines
         own.take(meeting.places[rank].device)
+        self._number, self._count = engines.number * self.size + rank, engines.count * self.size
         store, num_stages = _open(meeting, rank), meeting.num_stages
-        dist.init_process_group(own.collectives, store=store, rank=rank, world_size=self.size)
+        dist.init_process_group(own.collectives, store=store, rank=self._number, world_size=self._count)
         self._width = self.size // num_stages
         stage = Stage(rank // self._width, num_stages)
-        self.groups = Groups(_neighbors(rank, self._width, self.size), stage)
+        self._of_engine = _neighbors(self._number, self.size, self._count)
+        tensor = self._of_engine if num_stages == 1 else _neighbors(self._number, self._width, self._count)
+        self.groups = Groups(tensor, stage)
+        if engines.count > 1:
+            everyone = TensorRanks(None, self._number, self._count)
+            self.groups = replace(self.groups, expert=everyone, data=_alike(self._number, self.size, self._count))
         self._device = device
         self._context_ranks: dict[int, Collectives] = {1: SINGLE_RANK, self._width: self.groups.tensor}
         self._given: tuple[Any, torch.Tensor] | None = None
@@ -42,6 +48,7 @@ class TorchRanks:
         something = torch.zeros(1, device=device)
         tensor_ranks = self.groups.tensor
         tensor_ranks.all_reduce(something)
+        self.groups.data.all_reduce(something)
         if isinstance(tensor_ranks, TensorRanks):
             first = rank - tensor_ranks.rank
             tensor_ranks.share_memory(own, meeting.places[first : first + self._width], self.smallest)
@@ -52,14 +59,12 @@ class TorchRanks:
 
     def sharing_context(self, size: int) -> Groups:
         if size not in self._context_ranks:
-            self._context_ranks[size] = _neighbors(self.rank, size, self.size)
+            self._context_ranks[size] = _neighbors(self._number, size, self._count)
             self._context_ranks[size].all_reduce(torch.zeros(1, device=self._device))
         return replace(self.groups, context=self._context_ranks[size])
 
     def smallest(self, number: int) -> int:
-        agreed = torch.tensor([number])
-        dist.all_reduce(agreed, dist.ReduceOp.MIN)
-        return int(agreed)
+        return min(self._of_engine.all_gather(torch.tensor([number])).tolist())
 
     def give(self, x: torch.Tensor) -> None:
         """See `WorkerRanks`. One tensor is on its way at most: the one before it must have arrived."""
@@ -117,6 +122,11 @@ class TensorRanks:
         parts = self._wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), self.size, self._name))
         return torch.cat(parts.chunk(self.size), dim)
 
+    def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks of ``[size * n, ...]``, of which this rank gets its n rows."""
+        start = torch.ops._c10d_functional.reduce_scatter_tensor
+        return self._wait(start(x.contiguous(), "sum", self.size, self._name))
+
     def __str__(self) -> str:
         return str(self.size)
 
@@ -128,7 +138,8 @@ def _open(meeting: Meeting, rank: int) -> Any:
     """The store of torch.distributed in which the ranks find each other."""
     store = meeting.store
     if isinstance(store, StoreFile):
-        return dist.FileStore(store.path, meeting.size)  # pyright: ignore[reportPrivateImportUsage]
+        size = meeting.size * meeting.engines.count
+        return dist.FileStore(store.path, size)  # pyright: ignore[reportPrivateImportUsage]
     # Left to itself the store would listen on every network of the host.
     listening = {"is_master": True, "master_listen_fd": store.descriptor} if rank == 0 else {}
     return dist.TCPStore(store.host, store.port, meeting.size, **listening)  # pyright: ignore[reportPrivateImportUsage]
@@ -142,3 +153,11 @@ def _neighbors(rank: int, width: int, size: int) -> Collectives:
         return SINGLE_RANK
     groups = [dist.new_group([*range(first, first + width)]) for first in range(0, size, width)]
     return TensorRanks(groups[rank // width], rank % width, width)
+
+
+def _alike(rank: int, width: int, size: int) -> Collectives:
+    """The ranks with the same place as this one in other runs of `width` ranks. All ranks make all groups."""
+    if width == 1:
+        return TensorRanks(None, rank, size)
+    groups = [dist.new_group([*range(first, size, width)]) for first in range(width)]
+    return TensorRanks(groups[rank % width], rank // width, size // width)

@@ -13,6 +13,7 @@ from atom_core.worker.devices.upload import send, upload
 from atom_core.worker.vision.feature_cache import Encode, FeatureCache
 from atom_core.worker.vision.seen_prompts import SeenPrompt
 from atom_core.worker.vision.sight import Sight
+from atom_models.vision.positions import places_of_embeddings
 from atom_models.vision.seen import SeenRows
 from atom_models.vision.spec import VisionSpec
 
@@ -56,13 +57,16 @@ class Pictures:
         if not rows:
             return None
         offsets = np.zeros((3, step.num_tokens), dtype=np.int64)
-        shown: list[tuple[int, PlacedImage, int, int]] = []  # the row of a picture's part, the picture, from, to
+        shown: list[tuple[np.ndarray, PlacedImage, int, int]] = []  # rows of a picture's part, the picture, from, to
         for first, scheduled, prompt in rows:
             start, count = scheduled.num_computed_tokens, scheduled.num_new_tokens
             offsets[:, first : first + count] = prompt.offsets(start, count)
             for placed in prompt.images_of(start, count):
-                begin, end = max(placed.first_token, start), min(placed.end, start + count)
-                shown.append((first + begin - start, placed, begin - placed.first_token, end - placed.first_token))
+                places = places_of_embeddings(placed.image.height, placed.image.width, self._spec)
+                rows_of_all = placed.first_token - start + places
+                begin, end = np.searchsorted(rows_of_all, (0, count))
+                if begin < end:
+                    shown.append((first + rows_of_all[begin:end], placed, int(begin), int(end)))
             prompt.num_computed_tokens = start + count
         if not shown:
             return Sight(offsets[0])
@@ -78,12 +82,12 @@ class Pictures:
                 yield first, scheduled, prompt
             first += scheduled.num_new_tokens
 
-    def _see(self, shown: list[tuple[int, PlacedImage, int, int]], cache: FeatureCache) -> SeenRows:
+    def _see(self, shown: list[tuple[np.ndarray, PlacedImage, int, int]], cache: FeatureCache) -> SeenRows:
         """The rows of parts of pictures, each of which is encoded whole."""
         wanted = dict.fromkeys(placed.image.digest for _, placed, _, _ in shown)
         features = cache.take(list(wanted), self._on_device)
         parts = [features[placed.image.digest][begin:end] for _, placed, begin, end in shown]
-        rows = np.concatenate([np.arange(first, first + end - begin) for first, _, begin, end in shown])
+        rows = np.concatenate([rows for rows, _, _, _ in shown])
         cache.evict({placed.image.digest for prompt in self._prompts.values() for placed in prompt.begun})
         (rows_n,) = upload(self._device, rows)
         return SeenRows(rows_n, torch.cat(parts) if len(parts) > 1 else parts[0])

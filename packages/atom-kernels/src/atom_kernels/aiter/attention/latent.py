@@ -24,13 +24,15 @@ from atom_kernels.aiter.attention.latent_metadata import DecodeWork, LatentMetad
 from atom_kernels.aiter.attention.latent_prologue import LatentPrologue
 from atom_kernels.aiter.attention.pages import PageList
 from atom_kernels.aiter.attention.steps import SplitStep
-from atom_kernels.aiter.batched_gemm import bind_batched_gemm
+from atom_kernels.aiter.latent_products import latent_products
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.tables import unit_scale
 from atom_kernels.mixers.backend import MixerRunner
+from atom_kernels.platform import detect_platform
 
 if TYPE_CHECKING:
     from atom_kernels.attention.mla.problem import MlaProblem, MlaPrologue
+    from atom_kernels.plan import BoundPlan
     from atom_kernels.protocols import BatchGeometry, Caches
 
 _MULTIPLE_HEADS = 16
@@ -53,15 +55,15 @@ class AiterMlaWeights:
     """For each head.
 
     Attributes:
-        absorb: ``[H, C, N]``, maps a query's unrotated part to the space of latents.
+        absorb: the product with ``[H, C, N]``, which maps a query's unrotated part to the space of latents.
         expand: ``[H, N, C]`` and ``[H, V, C]`` side by side as ``[H * (N + V), C]``, as checkpoints have them.
-        value: ``[H, V, C]``, maps a latent to its value.
+        value: the product with ``[H, V, C]``, which maps a latent to its value.
         scale: float32 ``[1]``, that of cached latents.
     """
 
-    absorb: torch.Tensor
+    absorb: BoundPlan
     expand: torch.Tensor
-    value: torch.Tensor
+    value: BoundPlan
     scale: torch.Tensor
 
 
@@ -84,7 +86,10 @@ class AiterMla(MixerRunner):
         weight = kv_b.view(problem.num_heads, -1, problem.kv_lora_rank)
         key_HNC, value_HVC = weight.split([problem.qk_nope_head_dim, problem.v_head_dim], dim=1)
         scale = weights["latent_scale"] if "latent_scale" in weights else unit_scale(kv_b.device)
-        return AiterMlaWeights(key_HNC.transpose(1, 2).contiguous(), kv_b, value_HVC.contiguous(), scale)
+        products = latent_products(problem, detect_platform())
+        absorb = products.keys.prepare({"weight": key_HNC.transpose(1, 2)})
+        value = products.values.prepare({"weight": value_HVC})
+        return AiterMlaWeights(absorb, kv_b, value, scale)
 
     def build_metadata(self, geometry: BatchGeometry) -> LatentMetadata:
         return self._steps.build(geometry)
@@ -124,8 +129,7 @@ class AiterMla(MixerRunner):
             self._attend_prompts(query_TPL, step, found_TPC, metadata.split, metadata.split.pages)
         if metadata.decodes is not None:
             self._attend_decodes(query_TPL, step, found_TPC, metadata.decodes, metadata.split.is_padding)
-        found_HTC = found_TPC[:, : problem.num_heads].transpose(0, 1)
-        return self._multiply(found_HTC, step.weights.value).transpose(0, 1)
+        return step.weights.value(found_TPC[:, : problem.num_heads])
 
     def _place(self, step: _Step) -> torch.Tensor:
         """Write latents to the cache; absorbed queries ``[T, P, L]``."""
@@ -133,9 +137,9 @@ class AiterMla(MixerRunner):
         latent_TC, key_TE = self._prologue.normed(step.kv, step.prologue)
         # Heads of padding may hold anything: their results are not read.
         query_TPL = step.q.new_empty((step.q.shape[0], self._heads, problem.latent_dim))
-        absorbed_HTC = self._multiply(step.q[..., :nope].transpose(0, 1), step.weights.absorb)
+        absorbed_THC = step.weights.absorb(step.q[..., :nope])
         self._prologue.place(
-            absorbed_HTC.transpose(0, 1), step.q[..., nope:], latent_TC, key_TE, step.cache,
+            absorbed_THC, step.q[..., nope:], latent_TC, key_TE, step.cache,
             step.slots, step.prologue, query_TPL[:, :heads], step.weights.scale,
         )  # fmt: skip
         return query_TPL
@@ -188,10 +192,6 @@ class AiterMla(MixerRunner):
         # Bytes are gathered: indexing knows no float8.
         codes = step.cache.view(torch.uint8).flatten(0, 1)[slots].view(step.cache.dtype)
         return _as_pages((codes.float() * step.weights.scale).to(step.q.dtype))
-
-    @cached_property
-    def _multiply(self) -> Any:
-        return bind_batched_gemm()
 
     @cached_property
     def _decode(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atom_kernels.aiter.api import api_of
-from atom_kernels.mixers.backend import MixerBackend
+from atom_kernels.mixers.backend import HeldByMixer, MixerBackend
 from atom_kernels.mixers.cache_format import HEAD_SCALES, NO_SCALES
 
 if TYPE_CHECKING:
@@ -51,6 +51,28 @@ def create(problem: MlaProblem, layout: CacheLayout) -> MixerRunner:
     return AiterMla(problem)
 
 
+def _passed_over(problem: MlaProblem, platform: Platform, layout: CacheLayout) -> tuple[tuple[str, str], ...]:
+    from atom_kernels.aiter.latent_products import latent_products
+
+    return latent_products(problem, platform).reasons
+
+
+def _holds(problem: MlaProblem, platform: Platform) -> HeldByMixer:
+    """kv_b as it is loaded, for prompts, and both halves of it by head."""
+    from atom_kernels.aiter.latent_products import latent_products
+
+    products = latent_products(problem, platform)
+    row = products.keys.rows[0]
+    layouts = ("source", row.layout.name)
+    return HeldByMixer(products.num_bytes, (f"{row.backend} ({row.implementation})",), layouts, products.note)
+
+
 BACKEND = MixerBackend(
-    name="aiter", supports=supports, create=create, kernels=KERNELS, cache_scales=(NO_SCALES, HEAD_SCALES)
+    name="aiter",
+    supports=supports,
+    create=create,
+    passed_over=_passed_over,
+    kernels=KERNELS,
+    cache_scales=(NO_SCALES, HEAD_SCALES),
+    holds=_holds,
 )

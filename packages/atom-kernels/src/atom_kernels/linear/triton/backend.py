@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
+from atom_kernels.adapters.contract import LowRankTerm
+from atom_kernels.adapters.triton_backend import MOST_TOKENS
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.linear.composed import composed
 from atom_kernels.linear.contract import FusedLinearProblem
@@ -52,9 +55,23 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
     most = max(launches)
     by_rows = [launches[min(limit for limit in launches if rows <= limit)] for rows in range(most + 1)]
 
-    def run(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-        linear = by_rows[min(x.shape[0], most)]
-        return linear(x, *rest)
+    # More tokens that have adapters are left to operators one after the other.
+    in_steps = cache(lambda: _bind_composed(problem, weights))
+
+    def run(
+        x: torch.Tensor,
+        norm_weight: torch.Tensor | None = None,
+        eps: float = 0.0,
+        norm_offset: float = 0.0,
+        residual: torch.Tensor | None = None,
+        row_scale: torch.Tensor | None = None,
+        low_rank: LowRankTerm | None = None,
+    ) -> torch.Tensor:
+        num_rows = x.shape[0]
+        if row_scale is not None or (low_rank is not None and num_rows > MOST_TOKENS):
+            return in_steps()(x, norm_weight, eps, norm_offset, residual, row_scale, low_rank)
+        linear = by_rows[min(num_rows, most)]
+        return linear(x, norm_weight, eps, norm_offset, residual, low_rank)
 
     return run
 

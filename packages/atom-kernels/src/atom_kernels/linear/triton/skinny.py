@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from atom_kernels.linear.triton.codes import decode_in_pairs, prefetch_codes
+from atom_kernels.linear.triton.low_rank import added_by_adapters, places_of, prefetch_b
 from atom_kernels.linear.triton.packed import packed_products, packed_products_of_one_row
 from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 
@@ -18,11 +19,13 @@ from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 @triton.jit(do_not_specialize=["num_rows", "eps", "norm_offset"])
 def skinny_linear_kernel(
     x_ptr, x_scale_ptr, weight_ptr, scale_ptr, minimum_ptr, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, part_ptr,
-    square_ptr, counter_ptr, num_rows, x_stride, eps, norm_offset,
+    square_ptr, counter_ptr, inner_ptr, places_ptr, b_ptr, num_rows, x_stride, eps, norm_offset,
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr,
     KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     STAGES: tl.constexpr, PREFETCH: tl.constexpr, MAKES_WEIGHTS: tl.constexpr, DEPENDENT: tl.constexpr,
+    NUM_PLACES: tl.constexpr = 0, RANK: tl.constexpr = 0, BLOCK_R: tl.constexpr = 1, AT_ONCE: tl.constexpr = 1,
+    PART_ENDS: tl.constexpr = (),
 ):  # fmt: skip
     """``out[M, N] = act(rms_norm(x) @ weight.T + bias) + residual``; more rows than BLOCK_M read the weight again.
 
@@ -48,6 +51,16 @@ def skinny_linear_kernel(
             _prefetch(weight_at, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
             if GATED:
                 _prefetch(weight_at + N * K, begin, PREFETCH, K, BLOCK_N, BLOCK_K)
+    if b_ptr is not None:
+        places = places_of(places_ptr, rows, num_rows, NUM_PLACES)
+        if DEPENDENT and part == 0:
+            first = block * BLOCK_N
+            outputs_of_b: tl.constexpr = 2 * N if GATED else N
+            prefetch_b(b_ptr, places, first, N, outputs_of_b, RANK, BLOCK_R, BLOCK_N)
+            if GATED:
+                prefetch_b(b_ptr, places, first + N, 2 * N, outputs_of_b, RANK, BLOCK_R, BLOCK_N)
+    else:
+        places = rows
     wait_for_inputs(DEPENDENT)
     if KIND != "plain" and BLOCK_M == 1:
         gate, up, squares = packed_products_of_one_row(
@@ -104,13 +117,15 @@ def skinny_linear_kernel(
                     squares += tl.load(squares_at + other * BLOCK_M, cache_modifier=".cg")
             tl.store(counter_ptr + block_id, 0)
             _finish(
-                gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, rows, outputs, num_rows, eps,
-                N, K, GATED,
+                gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, inner_ptr, b_ptr, places, rows,
+                outputs, block * BLOCK_N, num_rows, eps,
+                N, K, GATED, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N,
             )  # fmt: skip
     else:
         _finish(
-            gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, rows, outputs, num_rows, eps,
-            N, K, GATED,
+            gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, inner_ptr, b_ptr, places, rows,
+            outputs, block * BLOCK_N, num_rows, eps,
+            N, K, GATED, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N,
         )  # fmt: skip
 
 
@@ -207,10 +222,26 @@ def _dot(weight, x, sums, PRECISION: tl.constexpr):
 
 @triton.jit
 def _finish(
-    gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, rows, outputs, num_rows, eps,
-    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr,
+    gate, up, squares, bias_ptr, norm_weight_ptr, residual_ptr, out_ptr, inner_ptr, b_ptr, places, rows, outputs, first,
+    num_rows, eps,
+    N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, RANK: tl.constexpr, PART_ENDS: tl.constexpr,
+    AT_ONCE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Norm, bias, activation and residual, in float32, rounded once."""
+    """Adapters, norm, bias, activation and residual, in float32, rounded once."""
+    if b_ptr is not None:
+        has_adapter = (places > 0)[None, :]
+        outputs_of_b: tl.constexpr = 2 * N if GATED else N
+        added = added_by_adapters(
+            inner_ptr, b_ptr, places, rows, outputs, first, N,
+            outputs_of_b, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+        gate = tl.where(has_adapter, gate + added, gate)
+        if GATED:
+            added = added_by_adapters(
+                inner_ptr, b_ptr, places, rows, outputs + N, first + N, 2 * N,
+                outputs_of_b, RANK, PART_ENDS, AT_ONCE, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            up = tl.where(has_adapter, up + added, up)
     if norm_weight_ptr is not None:
         scale = 1.0 / tl.sqrt(squares / K + eps)
         gate, up = gate * scale[None, :], up * scale[None, :]

@@ -125,15 +125,21 @@ class Mixer(WeightedLayer):
         """A matrix that is kept as plain numbers, however it is stored."""
         [matrix], form = stack.matrices, Plain(self._context.dtype)
         num_bytes = math.prod(stack.shape) * form.dtype.itemsize
-        backends = () if self.plan is None else (self.plan.backend,)
         return Weights(
             stack.expected,
             [RankWeight(stack.shape, num_bytes)],
-            lambda: HeldWeights(form.name, self.problem.name, backends, ("source",), num_bytes),
+            lambda: self._held(form.name, num_bytes),
             names=(matrix.name,),
             layouts=(matrix.layout,),
             asked=matrix.name,
         )
+
+    def _held(self, form: str, num_bytes: int) -> HeldWeights:
+        plan = self.plan
+        if plan is None or plan.holds is None:
+            return HeldWeights(form, self.problem.name, () if plan is None else (plan.backend,), ("source",), num_bytes)
+        holds = plan.holds
+        return HeldWeights(form, self.problem.name, holds.kernels, holds.layouts, num_bytes + holds.more_bytes)
 
     def load_shard(self, name: str, tensor: torch.Tensor) -> None:
         if self._cache_scales is not None and name in self._cache_scales.expected():

@@ -18,6 +18,7 @@ from atom_kernels.select import select
 from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
+from atom_models.layers.mixture.exchange import RowExchange
 from atom_models.layers.mixture.moves import move_slots, settled
 from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds, share_of_experts
 from atom_models.layers.weights import HeldWeights, RankWeight, Weights
@@ -45,7 +46,8 @@ class Experts(Layer):
     """``forward(x [T, D], weights [T, K], ids [T, K], base [T, D] or None) -> [T, D]``: the chosen experts' sum.
 
     Ranks share the intermediate size of every expert, or each holds whole experts, if the context places them; the
-    caller adds up their results. A base is added to the result.
+    caller adds up their results. A base is added to the result. Rows are exchanged with other engines where experts are
+    spread over these too.
     The checkpoint may hold each expert by itself (``<prefix>.0.gate_proj.weight`` or ``<prefix>.0.w1.weight``) or all
     of them in one tensor (``<prefix>.gate_up_proj``), which `choose_names` finds out.
     """
@@ -68,10 +70,27 @@ class Experts(Layer):
         self._slots_of: SlotsOfIds | None = None
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
         self._bound: BoundPlan | None = None
+        self._exchange = RowExchange(context.groups.data) if context.groups.data.size > 1 else None
 
     def forward(
         self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
     ) -> torch.Tensor:
+        if self._exchange is None:
+            return self._own(x, weights, ids, base)
+        routed = self._exchange(self._own, x, weights, ids)
+        return routed if base is None else routed + base
+
+    def take_part(self) -> None:
+        """Compute rows of other engines in a step to which this one has none, as `forward` would with them."""
+        config, context = self._config, self._context
+        x = torch.zeros(0, config.hidden_size, dtype=context.dtype, device=context.device)
+        weights = torch.zeros(0, config.top_k, dtype=torch.float32, device=context.device)
+        self(x, weights, weights.int())
+
+    def _own(
+        self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """What the experts here make of rows."""
         return self._apply(x, weights, ids if self._slots_of is None else self._slots_of(ids), base)
 
     def weights(self) -> list[Weights]:
@@ -166,8 +185,8 @@ class Experts(Layer):
         Args:
             placement: it has as many slots on each rank as the one of before, and no expert twice on a rank.
         """
-        old, ranks = self._share.placement, self._context.collectives
-        if old is None or self._slots_of is None:
+        old, ranks = self._share.placement, self._context.groups.expert
+        if old is None or ranks is None or self._slots_of is None:
             raise RuntimeError(f"{self.prefix}: every rank has a part of each expert, and none moves")
         placement = settled(placement, old)
         for tensor in self.movable():

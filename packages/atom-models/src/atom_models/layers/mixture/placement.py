@@ -163,7 +163,8 @@ class ExpertShare:
         if self.placement is None:
             return None
         invariant = context.platform.batch_invariant
-        return SlotsOfIds(self.placement, context.collectives.rank, context.device, batch_invariant=invariant)
+        ranks = context.groups.expert or context.collectives
+        return SlotsOfIds(self.placement, ranks.rank, context.device, batch_invariant=invariant)
 
 
 def share_of_experts(config: MoEConfig, context: BuildContext, name: str) -> ExpertShare:

@@ -51,18 +51,25 @@ class Qwen3_5VisionConfig(Qwen3VLVisionConfig):
 
 
 class LearnedPositions(WeightedLayer):
-    """``forward(batch) -> [T, hidden_size]``: a square table of positions, stretched over each picture (bilinear)."""
+    """``forward(batch) -> [T, hidden_size]``: a square table of positions, stretched over each picture (bilinear).
 
-    def __init__(self, config: Qwen3VLVisionConfig, context: BuildContext, *, prefix: str) -> None:
+    Args:
+        side: rows and columns of the table.
+        stored_as: the shape of its places in the checkpoint.
+    """
+
+    def __init__(
+        self, side: int, hidden_size: int, context: BuildContext, *, prefix: str, stored_as: tuple[int, ...]
+    ) -> None:
         super().__init__(context)
-        self._side = config.side
-        self.expect(f"{prefix}.weight", (config.num_position_embeddings, config.hidden_size))
+        self._side = side
+        self.expect(f"{prefix}.weight", (*stored_as, hidden_size))
         self._table: torch.Tensor | None = None
         self._missing = not_loaded(prefix)
 
     def forward(self, batch: PictureBatch) -> torch.Tensor:
         table = self._missing() if self._table is None else self._table
-        rows, columns = (self._neighbors(batch, axis) for axis in (0, 1))
+        rows, columns = (self.neighbors(batch, axis) for axis in (0, 1))
         total = torch.zeros(sum(batch.lengths), table.shape[1], device=table.device)
         for row, row_weight in rows:
             for column, column_weight in columns:
@@ -70,8 +77,8 @@ class LearnedPositions(WeightedLayer):
                 total.addcmul_(table[row * self._side + column].float(), weight)
         return total.to(table.dtype)
 
-    def _neighbors(self, batch: PictureBatch, axis: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Both places of the table between which each patch lies on an axis, with their weights. Corners meet."""
+    def neighbors(self, batch: PictureBatch, axis: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The places of the table between which each patch lies on an axis, with their weights. Corners meet."""
         last = self._side - 1
         place = batch.rows_and_columns[:, axis].float() * last / (batch.sizes(axis) - 1).clamp(min=1)
         below = place.floor()
@@ -79,7 +86,7 @@ class LearnedPositions(WeightedLayer):
         return [(below.long(), 1 - beyond), ((below.long() + 1).clamp(max=last), beyond)]
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
-        self._table = weights["weight"]
+        self._table = weights["weight"].flatten(end_dim=-2)
 
 
 class Qwen3VLVisionBlock(Layer):
@@ -141,7 +148,13 @@ class Qwen3VLVisionTower(VisionTower):
             num_frames=config.temporal_patch_size,
             bias=True,
         )
-        self.pos_embed = LearnedPositions(config, context, prefix=f"{prefix}.pos_embed")
+        self.pos_embed = LearnedPositions(
+            config.side,
+            config.hidden_size,
+            context,
+            prefix=f"{prefix}.pos_embed",
+            stored_as=(config.num_position_embeddings,),
+        )
         self.plan = plan_attention(config.num_heads, config.head_size, context)
         self.blocks = nn.ModuleList(
             Qwen3VLVisionBlock(config, context, prefix=f"{prefix}.blocks.{layer_id}", plan=self.plan)

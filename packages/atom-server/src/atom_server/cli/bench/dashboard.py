@@ -22,7 +22,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The files."""
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT")
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT", help="saved results to show")
     parser.add_argument("--trace", nargs="+", type=Path, default=[], metavar="FILE", help="traces to link to")
     parser.add_argument("--output", type=Path, default=Path("dashboard.html"), help="default: %(default)s")
     parser.add_argument("--fail-on-regression", action="store_true", help="end with 1 where something became worse")

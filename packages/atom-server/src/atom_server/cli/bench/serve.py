@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kept = parser.add_argument_group("files")
     kept.add_argument("--save-result", action="store_true", help="write the result as JSON")
     kept.add_argument("--save-detailed", action="store_true", help="the same, with each request by itself")
-    kept.add_argument("--result-dir", type=Path, default=Path("."))
+    kept.add_argument("--result-dir", type=Path, default=Path("."), help="where results go (default: here)")
     kept.add_argument("--result-filename", help="default: by rate, model and time")
     kept.add_argument("--plot", type=Path, metavar="FILE", help="draw a chart into a .png, .svg or .pdf")
     kept.add_argument("--report", type=Path, metavar="FILE", help="write a page of figures and charts, an .html")

@@ -31,6 +31,7 @@ examples:
   atom plan --model ./my-model --context 8192 --requests 16
   atom plan --model Qwen/Qwen3-235B-A22B --on MI300X
   atom plan --model Qwen/Qwen3-235B-A22B --on MI300X --enable-expert-parallel
+  atom plan --model deepseek-ai/DeepSeek-R1 --on H200 --enable-dp-attention
   atom plan --model deepseek-ai/DeepSeek-R1 --on H200 --decode-context-parallel-size 8
   atom plan --model ./my-model --on all --kv-cache-dtype fp8
   atom plan --model deepseek-ai/DeepSeek-R1 --simulate 8xMI300X --kv-cache-dtype fp8
@@ -61,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--enable_expert_parallel",
         action="store_true",
         help="each of several accelerators holds whole experts, not a part of every expert: with --on or --simulate",
+    )
+    parser.add_argument(
+        "--enable-dp-attention",
+        "--enable_dp_attention",
+        action="store_true",
+        help="each of several accelerators attends to requests of its own, and all share the experts: with --on",
     )
     parser.add_argument(
         "--decode-context-parallel-size",
@@ -125,8 +132,11 @@ def run(args: argparse.Namespace) -> int:
             num_drafts=num_drafts,
             # A simulation spreads experts by itself, over engines too.
             enable_expert_parallel=args.enable_expert_parallel and system is None,
+            enable_dp_attention=args.enable_dp_attention,
             num_context_ranks=args.decode_context_parallel_size,
         )
+        if args.enable_dp_attention and needs.num_active_parameters == needs.num_parameters:
+            raise ConfigError("--enable-dp-attention: this model has no experts; leave it out")
     print("\n".join(_heading(args.model, needs)))
     for line in needs.warnings:
         print(f"warning: {line}")
@@ -173,6 +183,7 @@ def _flags(args: argparse.Namespace) -> list[str]:
     return [
         "--tensor-parallel-size",
         *(["--enable-expert-parallel"] if args.enable_expert_parallel else []),
+        *(["--enable-dp-attention"] if args.enable_dp_attention else []),
         *([f"--decode-context-parallel-size {size}"] if size > 1 else []),
     ]
 

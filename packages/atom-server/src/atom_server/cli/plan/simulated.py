@@ -59,6 +59,10 @@ def check_flags(args: argparse.Namespace) -> None:
     """Refuse flags that do not go together."""
     if args.decode_context_parallel_size > 1 and not args.on:
         raise ConfigError("--decode-context-parallel-size is for several devices: give --on ACCELERATOR")
+    if args.enable_dp_attention and not args.on:
+        raise ConfigError("--enable-dp-attention is for several devices: give --on ACCELERATOR")
+    if args.enable_dp_attention and args.decode_context_parallel_size > 1:
+        raise ConfigError("--enable-dp-attention has devices share experts alone: leave out one of both")
     if args.simulate is None:
         for name, flag in _ONLY_SIMULATED.items():
             if getattr(args, name):

@@ -34,19 +34,21 @@ def memory_lines(
         for cache in [cache_format(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
             per_token, each = needs.kv_bytes_per_token[cache], needs.kv_bytes(context, cache)
             total = weight_bytes + requests * each
-            fits = memory is not None and total <= memory
+            room = None if memory is None else memory - weight_bytes
+            left = None if room is None else room - needs.snapshot_bytes(room)
+            fits = left is not None and requests * each <= left
             any_fits |= fits
-            room = "?" if memory is None else _num_fitting(memory - weight_bytes, each)
-            verdict = "?" if memory is None else "yes" if fits else "no"
+            fitting = "?" if left is None else _num_fitting(left, each)
+            verdict = "?" if left is None else "yes" if fits else "no"
             sizes = (size(weight_bytes), cache.name, size(per_token), size(requests * each), size(total))
-            rows.append((weight_format, *sizes, verdict, room))
+            rows.append((weight_format, *sizes, verdict, fitting))
     end = (
         "memory unknown"
         if memory is None
         else f"memory: {size(memory)}; activations and the process itself come on top"
     )
     planned = f"planned: {requests} x {context} tokens"
-    remarks = _remarks(needs, needs.weight_bytes)
+    remarks = [*_snapshot_remark(needs), *_remarks(needs, needs.weight_bytes)]
     return [planned, "", *columns(rows), "", end, *remarks], any_fits
 
 
@@ -101,6 +103,7 @@ def accelerator_lines(
     lines += [
         f"several devices: tensor parallel, by {flags} of `atom serve`",
         "a tenth of each memory is left for activations; makers' gigabytes",
+        *_snapshot_remark(needs),
         *_remarks(needs, [weights], accelerators[0]),
     ]
     return lines, len(rows) > 1
@@ -116,6 +119,13 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
         size(placement.cache_bytes),
         str(placement.longest_request),
         *(str(placement.num_requests(one)) if placement.bytes_of_request(one) else ANY_NUMBER for one in contexts),
+    )
+
+
+def _snapshot_remark(needs: ModelRequirements) -> list[str]:
+    """What a prefix cache of layers with states takes from the requests."""
+    return (
+        ["a quarter of the cache's room is left for states behind cached prefixes"] if needs.snapshot_bytes(4) else []
     )
 
 

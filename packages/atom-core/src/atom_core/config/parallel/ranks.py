@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.options import ConfigError
+from atom_core.config.parallel.dp_attention import spreads_over_engines
 from atom_core.config.sections import BalanceConfig, ParallelConfig
 from atom_core.config.unbuilt import refuse_for_context
 from atom_models.architectures.registry import has_experts
@@ -28,7 +29,8 @@ def resolve_parallel(
     """
     _check_ranks(args, platform)
     refuse_for_context(args)
-    spreads = _has_experts_to_spread(args, architecture, choices)
+    over_engines = spreads_over_engines(args, architecture, has_experts=has_experts(architecture), choices=choices)
+    spreads = over_engines or _has_experts_to_spread(args, architecture, choices)
     return ParallelConfig(
         num_threads=_num_threads(args, platform, choices),
         tensor_parallel_size=args.tensor_parallel_size,
@@ -38,6 +40,7 @@ def resolve_parallel(
         decode_context_parallel_size=args.decode_context_parallel_size,
         executor_backend=cast("ExecutorBackend", args.distributed_executor_backend),
         enable_expert_parallel=spreads,
+        enable_dp_attention=over_engines,
         num_redundant_experts=args.num_redundant_experts if spreads else 0,
         balance=BalanceConfig(args.eplb_window_size, args.eplb_step_interval) if spreads and args.enable_eplb else None,
     )

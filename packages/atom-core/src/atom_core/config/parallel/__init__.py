@@ -1,0 +1,1 @@
+"""How the work of engines is spread over ranks, and with which settings that goes."""

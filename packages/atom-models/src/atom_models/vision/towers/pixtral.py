@@ -1,0 +1,164 @@
+"""The tower of Pixtral with the projector of Mistral 3: Agrawal et al. 2024, https://arxiv.org/abs/2410.07073.
+
+A transformer over patches as Llama's, that sees all of a picture and turns by row and column in frequencies of their
+own. Patches are merged behind it: four become one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from atom_kernels.mixers import MixerPlan
+from atom_models.build_context import BuildContext
+from atom_models.layers import (
+    GatedActivation,
+    Layer,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    ReplicatedLinear,
+    Residual,
+    RMSNorm,
+    UngatedActivation,
+)
+from atom_models.vision.attention import AttendedRuns, attend_within, plan_attention
+from atom_models.vision.batch import PictureBatch, as_table
+from atom_models.vision.patches import PatchEmbedding
+from atom_models.vision.reading import Vision
+from atom_models.vision.tower import VisionConfig, VisionTower, unshared
+
+_EPS = 1e-5
+PROJECTOR = "multi_modal_projector"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixtralVisionConfig(VisionConfig):
+    """Fields of `vision_config`, and of the projector."""
+
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"num_channels": (3,), "vision_feature_layer": (-1,)}
+
+    depth: int = field(default=24, metadata={"also": ("num_hidden_layers",)})
+    hidden_size: int = 1024
+    intermediate_size: int = 4096
+    num_heads: int = field(default=16, metadata={"also": ("num_attention_heads",)})
+    head_dim: int | None = None
+    hidden_act: str = "gelu"
+    projector_hidden_act: str = "gelu"
+    projector_norm_eps: float = 1e-6
+    multimodal_projector_bias: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_dim not in (None, self.head_size):
+            raise ValueError(
+                f"vision_config: head_dim is {self.head_dim}; hidden_size is {self.hidden_size}, of which each of "
+                f"{self.num_heads} heads has {self.head_size}"
+            )
+
+
+class PixtralAttention(Layer):
+    """``forward(x [T, hidden_size], runs) -> [T, hidden_size]``."""
+
+    def __init__(self, plan: MixerPlan, config: PixtralVisionConfig, context: BuildContext, *, prefix: str) -> None:
+        super().__init__()
+        self._plan, self._shape, size = plan, plan.problem.out_shape, config.hidden_size
+        self.qkv_proj = QKVParallelLinear(
+            size,
+            head_dim=config.head_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_heads,
+            context=context,
+            prefix=f"{prefix}.qkv_proj",
+        )
+        self.o_proj = ReplicatedLinear(size, size, context, prefix=f"{prefix}.o_proj")
+
+    def forward(self, x: torch.Tensor, runs: AttendedRuns) -> torch.Tensor:
+        q, k, v = self.qkv_proj(x).view(len(x), 3, *self._shape).unbind(1)
+        attended = self._plan.forward((q, k, v), (), runs.metadata, prologue=runs.prologue)
+        return self.o_proj(attended.view(len(x), -1))
+
+
+class PixtralMLP(Layer):
+    def __init__(self, config: PixtralVisionConfig, context: BuildContext, *, prefix: str) -> None:
+        super().__init__()
+        size = config.intermediate_size
+        self.gate_up_proj = MergedColumnParallelLinear(
+            config.hidden_size, {"gate_proj": size, "up_proj": size}, context, prefix=f"{prefix}.gate_up_proj"
+        )
+        self.act = GatedActivation(config.hidden_act, size, context, after=self.gate_up_proj)
+        self.down_proj = ReplicatedLinear(size, config.hidden_size, context, prefix=f"{prefix}.down_proj")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act(self.gate_up_proj(x)))
+
+
+class PixtralBlock(Layer):
+    def __init__(self, config: PixtralVisionConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, _EPS, context, prefix=f"{prefix}.attention_norm")
+        self.attention = PixtralAttention(plan, config, context, prefix=f"{prefix}.attention")
+        self.ffn_norm = RMSNorm(config.hidden_size, _EPS, context, prefix=f"{prefix}.ffn_norm")
+        self.feed_forward = PixtralMLP(config, context, prefix=f"{prefix}.feed_forward")
+
+    def forward(self, residual: Residual, runs: AttendedRuns) -> Residual:
+        residual = residual.plus(self.attention(self.attention_norm(residual), runs))
+        return residual.plus(self.feed_forward(self.ffn_norm(residual)))
+
+
+class Mistral3Projector(Layer):
+    """``[T, hidden_size] -> [tokens, out_hidden_size]``."""
+
+    def __init__(self, config: PixtralVisionConfig, context: BuildContext, *, prefix: str) -> None:
+        super().__init__()
+        size, out = config.hidden_size, config.out_hidden_size
+        self._shape, bias = (-1, config.spatial_merge_size**2, size), config.multimodal_projector_bias
+        self.norm = RMSNorm(size, config.projector_norm_eps, context, prefix=f"{prefix}.norm")
+        self.merging = ReplicatedLinear(
+            config.merged_size, size, context, prefix=f"{prefix}.patch_merger.merging_layer"
+        )
+        self.linear_1 = ReplicatedLinear(size, out, context, prefix=f"{prefix}.linear_1", bias=bias)
+        self.act = UngatedActivation(config.projector_hidden_act, out, context)
+        self.linear_2 = ReplicatedLinear(out, out, context, prefix=f"{prefix}.linear_2", bias=bias)
+
+    def forward(self, residual: Residual) -> torch.Tensor:
+        # An element of all patches of a token stands before the next element.
+        squares = self.norm(residual).view(self._shape).transpose(1, 2).flatten(1)
+        return self.linear_2(self.act(self.linear_1(self.merging(squares))))
+
+
+class PixtralTower(VisionTower):
+    config_class = PixtralVisionConfig
+
+    def __init__(self, vision: Vision, context: BuildContext, *, prefix: str) -> None:
+        super().__init__(vision, context)
+        config, context = self.config, unshared(context)
+        self.patch_conv = PatchEmbedding(
+            vision.spec, config.hidden_size, context, prefix=f"{prefix}.patch_conv", bias=False
+        )
+        self.ln_pre = RMSNorm(config.hidden_size, _EPS, context, prefix=f"{prefix}.ln_pre")
+        self.plan = plan_attention(config.num_heads, config.head_size, context)
+        self.layers = nn.ModuleList(
+            PixtralBlock(config, context, prefix=f"{prefix}.transformer.layers.{layer_id}", plan=self.plan)
+            for layer_id in range(config.depth)
+        )
+        self.projector = Mistral3Projector(config, context, prefix=PROJECTOR)
+
+    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
+        config = self.config
+        turned = axial_angles(batch, config.head_size, config.rope_theta)
+        runs = attend_within(self.plan, batch.lengths, turned)
+        residual = Residual(self.ln_pre(self.patch_conv(pictures)))
+        for layer in self.layers:
+            residual = layer(residual, runs)
+        return self.projector(residual)
+
+
+def axial_angles(batch: PictureBatch, head_dim: int, theta: float) -> torch.Tensor:
+    """As `angles`; every other frequency turns by the row, and those between them by the column."""
+    steps = torch.arange(0, head_dim, 2, device=batch.device, dtype=torch.float32) / head_dim
+    frequencies = theta ** -steps.view(-1, 2).T
+    return as_table((batch.rows_and_columns.unsqueeze(-1) * frequencies).flatten(1))
