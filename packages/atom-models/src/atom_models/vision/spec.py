@@ -6,8 +6,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from atom_models.vision.videos import VideoDefaults, VideoSpec
 from atom_models.vision.sizes import Resizing, size_of
+from atom_models.vision.videos import VideoDefaults, VideoSpec
 
 
 @dataclass(frozen=True)
