@@ -35,12 +35,12 @@ class VisionSpec:
         min_pixels, max_pixels: a picture is made larger or smaller until it has so many.
         mean, std: what is taken off pixels between 0 and 1, and what they are divided by: red, green and blue.
         has_threefold_positions: tokens have a position in time, height and width each.
-        video: which videos are seen; None where none are.
         resizing: how a picture gets its size, see `atom_models.vision.sizes`.
         max_side: the most pixels of a side, before it is brought to a multiple of `unit`; 0 where there is no bound.
         row_token_id: the token between the rows of a picture, behind the last of which `end_token_id` stands; None
             where nothing stands between them.
         max_tokens: the most tokens of a picture, where a host bounds them; 0 where it does not.
+        video: which videos are seen; None where none are.
     """
 
     image_token_id: int
@@ -53,11 +53,11 @@ class VisionSpec:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     has_threefold_positions: bool = True
-    video: VideoSpec | None = None
     resizing: Resizing = "rounded"
     max_side: int = 0
     row_token_id: int | None = None
     max_tokens: int = 0
+    video: VideoSpec | None = None
 
     @property
     def unit(self) -> int:
