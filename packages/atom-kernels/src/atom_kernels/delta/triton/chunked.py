@@ -24,7 +24,7 @@ _MAX_STAGES = 3
 
 def computes_chunks(problem: GatedDeltaProblem) -> bool:
     """Whether long pieces of sequences are computed in chunks; else all rows go token by token."""
-    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM and not problem.channel_gates
+    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,10 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
 
     Rows of a and b may be apart, see `with_rows`; all else is contiguous, and indices are int32.
     """
-    import triton.language as tl
-
-    from atom_kernels.delta.triton.factor import factor_chunks_kernel
     from atom_kernels.delta.triton.sequences import num_programs
-    from atom_kernels.triton.support import dependent_launch
 
-    heads = problem.num_value_heads
+    factor = _bind_channels(problem) if problem.channel_gates else _bind_factor(problem)
     scan = bind_hopper_scan(problem, _MORE_CHUNKS) if hopper_serves(problem) else _bind_scan(problem)
-    options: dict[str, Any] = {
-        "KEY_HEADS": problem.num_key_heads, "HEADS": heads, "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
-        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "MORE": _MORE_CHUNKS, "PRECISION": "ieee",
-        "INVERSE_DTYPE": tl.float32 if problem.dtype is torch.float32 else tl.float16, "num_warps": 4,
-    } | dependent_launch()  # fmt: skip
 
     def run(
         qkv_TC: torch.Tensor,
@@ -80,31 +71,80 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
     ) -> None:
         num_rows, num_sequences = len(qkv_TC), len(slots_S)
         num_chunks = num_programs(num_rows, num_sequences, CHUNK, _MORE_CHUNKS)
-        inverses, scores = (qkv_TC.new_empty((num_chunks, heads, CHUNK, CHUNK)) for _ in range(2))
-        factors = a_log_H.new_empty((num_chunks, heads, 4, CHUNK))
-        launch(
-            factor_chunks_kernel, (heads, num_chunks), qkv_TC, a_TG, b_TH, inverses, scores, factors,
+        made = factor(
+            num_chunks, (qkv_TC, a_TG, b_TH),
             slots_S, query_start_loc_S1, seq_lens_S, a_log_H, dt_bias_G, num_rows, num_sequences,
-            a_TG.stride(0), b_TH.stride(0), problem.key_dim**-0.5, **options,
+            a_TG.stride(0), b_TH.stride(0), problem.key_dim**-0.5,
         )  # fmt: skip
-        made, indices = (inverses, scores, factors), (slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
-        scan(qkv_TC, out_THV, states_NHXV, *made, *indices)
+        scan(qkv_TC, out_THV, states_NHXV, *made, slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
+
+    return run
+
+
+def _options(problem: GatedDeltaProblem) -> dict[str, Any]:
+    """Constants that all kernels of chunks have."""
+    from atom_kernels.triton.support import dependent_launch
+
+    return {
+        "KEY_HEADS": problem.num_key_heads, "HEADS": problem.num_value_heads,
+        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
+        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "MORE": _MORE_CHUNKS, "PRECISION": "ieee",
+    } | dependent_launch()  # fmt: skip
+
+
+def _half_dtype(problem: GatedDeltaProblem) -> Any:
+    """Of numbers that are none larger than 1: float16 has more of their bits than bfloat16."""
+    import triton.language as tl
+
+    return tl.float32 if problem.dtype is torch.float32 else tl.float16
+
+
+def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor, ...]]:
+    from atom_kernels.delta.triton.factor import factor_chunks_kernel
+
+    options = _options(problem) | {"INVERSE_DTYPE": _half_dtype(problem), "num_warps": 4}
+
+    def run(num_chunks: int, rows: tuple[torch.Tensor, ...], *others: Any) -> tuple[torch.Tensor, ...]:
+        qkv_TC, heads = rows[0], problem.num_value_heads
+        inverses, scores = (qkv_TC.new_empty((num_chunks, heads, CHUNK, CHUNK)) for _ in range(2))
+        factors = qkv_TC.new_empty((num_chunks, heads, 4, CHUNK), dtype=torch.float32)
+        launch(factor_chunks_kernel, (heads, num_chunks), *rows, inverses, scores, factors, *others, **options)
+        return inverses, qkv_TC, qkv_TC, qkv_TC, scores, factors
+
+    return run
+
+
+def _bind_channels(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor, ...]]:
+    from atom_kernels.delta.triton.factor_channels import factor_channels_kernel
+
+    block_v = min(64, max(power_of_two(problem.value_dim), _LEAST_SIDE))
+    options = _options(problem) | {"BLOCK_V": block_v, "HALF": _half_dtype(problem), "num_warps": 8}
+
+    def run(num_chunks: int, rows: tuple[torch.Tensor, ...], *others: Any) -> tuple[torch.Tensor, ...]:
+        qkv_TC, heads = rows[0], problem.num_value_heads
+
+        def table(size: int) -> torch.Tensor:
+            return qkv_TC.new_empty((num_chunks, heads, CHUNK, size))
+
+        reads, adds, asks = (table(problem.key_dim) for _ in range(3))
+        values, scores = table(problem.value_dim), table(CHUNK)
+        decays = qkv_TC.new_empty((num_chunks, heads, problem.key_dim), dtype=torch.float32)
+        made = (reads, values, adds, asks, scores, decays)
+        launch(factor_channels_kernel, (heads, num_chunks), *rows, *made, *others, **options)
+        return made
 
     return run
 
 
 def _bind_scan(problem: GatedDeltaProblem) -> Callable[..., None]:
     from atom_kernels.delta.triton.scan import scan_chunks_kernel
-    from atom_kernels.triton.support import dependent_launch
 
     config = scan_config(problem)
     num_blocks = -(-problem.value_dim // config.block_v)
-    options: dict[str, Any] = {
-        "KEY_HEADS": problem.num_key_heads, "HEADS": problem.num_value_heads,
-        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
-        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "BLOCK_V": config.block_v, "MORE": _MORE_CHUNKS,
-        "STAGES": config.num_stages, "PRECISION": "ieee", "num_warps": config.num_warps,
-    } | dependent_launch()  # fmt: skip
+    options = _options(problem) | {
+        "CHANNEL_GATES": problem.channel_gates, "BLOCK_V": config.block_v,
+        "STAGES": config.num_stages, "num_warps": config.num_warps,
+    }  # fmt: skip
 
     def run(qkv_TC: torch.Tensor, *tensors: torch.Tensor) -> None:
         num_sequences, num_kept = tensors[-3].shape

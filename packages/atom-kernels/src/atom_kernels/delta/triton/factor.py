@@ -12,57 +12,13 @@ import triton.language as tl
 
 from atom_kernels.delta.contract import CHUNK, NORM_EPS
 from atom_kernels.delta.triton.gates import sigmoid, softplus
+from atom_kernels.delta.triton.inverse import invert
 from atom_kernels.delta.triton.sequences import find_chunk, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
 _NORM_EPS = tl.constexpr(NORM_EPS)
 _CHUNK = tl.constexpr(CHUNK)
 _LOG2_E = tl.constexpr(1.4426950408889634)
-# Tokens of a block, as many as a matrix instruction takes, and blocks of a chunk.
-_BLOCK = tl.constexpr(16)
-_BLOCKS = tl.constexpr(CHUNK // 16)
-
-
-@triton.jit
-def _between_halves(size: tl.constexpr, log2_half: tl.constexpr):
-    """Where, in squares of twice ``2^log2_half`` on a diagonal, a row is of one half and a column of the other."""
-    rows, columns = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
-    is_square = rows >> log2_half + 1 == columns >> log2_half + 1
-    return is_square & (rows >> log2_half != columns >> log2_half)
-
-
-@triton.jit
-def _join_halves(met, inverse, is_between, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """Inverses of squares from those of their halves: with C between halves, ``-inverse C inverse`` lies there."""
-    met, halves = tl.where(is_between, met, 0.0).to(DTYPE), inverse.to(DTYPE)
-    between = tl.dot(met, halves, input_precision=PRECISION).to(DTYPE)
-    return inverse - tl.dot(halves, between, input_precision=PRECISION)
-
-
-@triton.jit
-def _invert(met, beta, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """``(diag(1 / beta) + met)^-1`` of a strictly lower triangular ``[64, 64]``.
-
-    The inverse grows from the diagonal: to pairs of rows, to blocks of 16, all of them side by side, and to the chunk.
-    None of its elements is larger than 1, nor are those of `met`: so DTYPE may be float16.
-    """
-    blocks = tl.arange(0, _BLOCKS)
-    on_diagonal = blocks[:, None, None, None] == blocks[None, None, :, None]
-    squares = tl.reshape(met, [_BLOCKS, _BLOCK, _BLOCKS, _BLOCK])
-    small = tl.sum(tl.where(on_diagonal, squares, 0.0), axis=2)
-    rows, columns = tl.arange(0, _BLOCK)[:, None], tl.arange(0, _BLOCK)[None, :]
-    beta = tl.reshape(beta, [_BLOCKS, _BLOCK])
-    pairs = tl.where(_between_halves(_BLOCK, 0)[None], -small * beta[:, None, :], 0.0)
-    inverse = (tl.where((rows == columns)[None], 1.0, pairs)) * beta[:, :, None]
-    for log2_half in tl.static_range(1, 4):
-        is_between = _between_halves(_BLOCK, log2_half)[None]
-        inverse = _join_halves(small, inverse, is_between, DTYPE, PRECISION)
-    whole = tl.where(on_diagonal, tl.expand_dims(inverse, 2), 0.0)
-    whole = tl.reshape(whole, [_BLOCKS * _BLOCK, _BLOCKS * _BLOCK])
-    for log2_half in tl.static_range(4, 6):
-        is_between = _between_halves(_BLOCKS * _BLOCK, log2_half)
-        whole = _join_halves(met, whole, is_between, DTYPE, PRECISION)
-    return whole
 
 
 @triton.jit(
@@ -134,5 +90,5 @@ def factor_chunks_kernel(
         scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * decay * query_norms[:, None]
         tl.store(score_ptr + square, scores.to(score_ptr.dtype.element_ty))
         met = tl.where(is_after, met * decay * key_norms[:, None], 0.0)
-        inverse = _invert(met, beta, INVERSE_DTYPE, PRECISION)
+        inverse = invert(met, beta, INVERSE_DTYPE, PRECISION)
         tl.store(inverse_ptr + square, inverse.to(inverse_ptr.dtype.element_ty))

@@ -23,8 +23,6 @@ from atom_kernels.triton.support import wait_for_inputs
 # Tokens of a chunk. Columns of a program's state are as many, and so are elements of 16 bits in 128 bytes, as wide as
 # shared memory is swizzled.
 TOKENS = gl.constexpr(CHUNK)
-# Rows of factors: those of keys that read, of keys that add, of queries and of the state.
-_FACTORS = gl.constexpr(4)
 
 
 @gluon.jit(
@@ -32,17 +30,19 @@ _FACTORS = gl.constexpr(4)
     do_not_specialize_on_alignment=["slots_ptr", "kept_slots_ptr", "query_start_loc_ptr", "seq_lens_ptr"],
 )
 def hopper_scan_kernel(
-    qkv_desc, out_desc, inverses_desc, scores_desc, factors_desc, out_ptr, states_ptr, factors_ptr,
+    out_desc, reads_desc, values_desc, adds_desc, asks_desc, scores_desc, factors_desc,
+    out_ptr, states_ptr, factors_ptr,
     slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, num_rows, num_sequences, num_kept,
     KEY_HEADS: gl.constexpr, HEADS: gl.constexpr, KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
-    MORE: gl.constexpr, STAGES: gl.constexpr, LOAD_REGISTERS: gl.constexpr, DEPENDENT: gl.constexpr,
+    CHANNEL_GATES: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr, LOAD_REGISTERS: gl.constexpr,
+    DEPENDENT: gl.constexpr,
 ):  # fmt: skip
-    """Programs ``[blocks of 64 columns, value heads, sequences]``; `factor_chunks_kernel` tells what it reads.
+    """Programs ``[blocks of 64 columns, value heads, sequences]``; `scan_chunks_kernel` tells what it reads.
 
     Args:
-        qkv_desc, out_desc: describe rows, for copies of 64 rows and 64 columns.
-        inverses_desc, scores_desc: describe all rows of all chunks and heads, for copies of those of one.
-        factors_desc: describes all rows of factors, for copies of 4 rows.
+        out_desc, values_desc, adds_desc, asks_desc: describe rows, for copies of 64 rows and 64 columns.
+        reads_desc, scores_desc: describe all rows of all chunks and heads, for such copies too.
+        factors_desc: describes all rows of factors, 64 a row, for copies of those of one chunk and head.
     """
     block, head, place = gl.program_id(0), gl.program_id(1), gl.program_id(2) + 1
     first, end, slot, context = load_sequence(
@@ -54,16 +54,18 @@ def hopper_scan_kernel(
         first_of_chunks = begin - (context + begin - first) % TOKENS
         num_chunks = (stop - first_of_chunks + TOKENS - 1) // TOKENS
         of_chunk = first_of_place(place, first, TOKENS, MORE) * HEADS + head
-        dtype: gl.constexpr = qkv_desc.dtype
+        dtype: gl.constexpr = out_desc.dtype
         tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+        READS: gl.constexpr = KEY_DIM if CHANNEL_GATES else TOKENS
         keys = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile)
         queries = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile)
+        reads = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, READS], tile)
         values = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
-        inverses = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
         scores = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
-        factors = gl.allocate_shared_memory(gl.float32, [STAGES, _FACTORS, TOKENS], factors_desc.layout)
+        FACTORS: gl.constexpr = factors_desc.block_shape[0]
+        factors = gl.allocate_shared_memory(gl.float32, [STAGES, FACTORS, TOKENS], factors_desc.layout)
         staged = gl.allocate_shared_memory(dtype, [TOKENS, TOKENS], tile)
-        tiles = (keys, queries, values, inverses, scores, factors)
+        tiles = (keys, queries, reads, values, scores, factors)
         full, empty = _barriers(STAGES), _barriers(STAGES)
         columns = block * TOKENS
         wait_for_inputs(DEPENDENT)
@@ -73,18 +75,26 @@ def hopper_scan_kernel(
         from_ptr = states_ptr + (source * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
         to_ptr = states_ptr + (kept * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
         rows = (first_of_chunks, begin, stop, num_chunks)
+        if CHANNEL_GATES:
+            first_row, row_step = of_chunk * TOKENS, HEADS * TOKENS
+            places = (0, 0, columns)
+        else:
+            first_row, row_step = first_of_chunks, TOKENS
+            query_column = head // (HEADS // KEY_HEADS) * KEY_DIM
+            places = (
+                query_column, query_column + KEY_HEADS * KEY_DIM, 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns
+            )  # fmt: skip
         gl.warp_specialize(
             [
                 (
                     _scan,
                     (tiles, staged, full, empty, out_desc, out_ptr, factors_ptr, from_ptr, to_ptr, goes_on, kept >= 0,
-                     rows, of_chunk, head * VALUE_DIM + columns, HEADS, VALUE_DIM),
+                     rows, of_chunk, head * VALUE_DIM + columns, HEADS, VALUE_DIM, CHANNEL_GATES),
                 ),
                 (
                     _load_chunks,
-                    (tiles, full, empty, (qkv_desc, inverses_desc, scores_desc, factors_desc), first_of_chunks,
-                     num_chunks, of_chunk, head // (HEADS // KEY_HEADS) * KEY_DIM, KEY_HEADS * KEY_DIM,
-                     2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns, HEADS),
+                    (tiles, full, empty, (reads_desc, values_desc, adds_desc, asks_desc, scores_desc, factors_desc),
+                     first_row, row_step, places, num_chunks, of_chunk, HEADS),
                 ),
             ],
             [1],
@@ -102,55 +112,71 @@ def _barriers(number: gl.constexpr):
 
 
 @gluon.jit
-def _load_chunks(
-    tiles, full, empty, descs, first_row, num_chunks, of_chunk, query_column, keys_from, value_column,
-    HEADS: gl.constexpr,
-):  # fmt: skip
-    """Copies what each chunk needs, once the chunk that lay in its place is done with."""
-    keys, queries, values, inverses, scores, factors = tiles
-    qkv_desc, inverses_desc, scores_desc, factors_desc = descs
+def _load_chunks(tiles, full, empty, descs, first_row, row_step, places, num_chunks, of_chunk, HEADS: gl.constexpr):
+    """Copies what each chunk needs, once the chunk that lay in its place is done with.
+
+    Rows of keys, queries and values of a chunk are `row_step` behind those of the one before; `places` are columns.
+    """
+    keys, queries, reads, values, scores, factors = tiles
+    reads_desc, values_desc, adds_desc, asks_desc, scores_desc, factors_desc = descs
+    query_column, key_column, value_column = places
     STAGES: gl.constexpr = keys.shape[0]
-    PARTS: gl.constexpr = keys.shape[2] // TOKENS
-    key_parts = keys._reinterpret(keys.dtype, [STAGES * PARTS, TOKENS, TOKENS], keys.layout)
-    query_parts = queries._reinterpret(keys.dtype, [STAGES * PARTS, TOKENS, TOKENS], keys.layout)
+    FACTORS: gl.constexpr = factors.shape[1]
+    WIDTH: gl.constexpr = 2 * keys.shape[2] + reads.shape[2] + 2 * TOKENS
     for chunk in range(num_chunks):
         stage = chunk % STAGES
         arrived = full.index(stage)
-        row, at = first_row + chunk * TOKENS, of_chunk + chunk * HEADS
+        row, at = first_row + chunk * row_step, of_chunk + chunk * HEADS
         mbarrier.wait(empty.index(stage), (chunk // STAGES + 1) & 1)
-        mbarrier.expect(arrived, (2 * PARTS + 3) * TOKENS * TOKENS * 2 + _FACTORS * TOKENS * 4)
-        for part in gl.static_range(PARTS):
-            column = query_column + part * TOKENS
-            tma.async_copy_global_to_shared(
-                qkv_desc, [row, column + keys_from], arrived, key_parts.index(stage * PARTS + part)
-            )
-        tma.async_copy_global_to_shared(qkv_desc, [row, value_column], arrived, values.index(stage))
-        tma.async_copy_global_to_shared(factors_desc, [at * _FACTORS, 0], arrived, factors.index(stage))
-        tma.async_copy_global_to_shared(inverses_desc, [at * TOKENS, 0], arrived, inverses.index(stage))
-        for part in gl.static_range(PARTS):
-            column = query_column + part * TOKENS
-            tma.async_copy_global_to_shared(qkv_desc, [row, column], arrived, query_parts.index(stage * PARTS + part))
-        tma.async_copy_global_to_shared(scores_desc, [at * TOKENS, 0], arrived, scores.index(stage))
+        mbarrier.expect(arrived, WIDTH * TOKENS * 2 + FACTORS * TOKENS * 4)
+        if reads.shape[2] == TOKENS:
+            # The first product is with keys, and inverses come behind it.
+            _copy(adds_desc, row, key_column, arrived, keys, stage)
+            tma.async_copy_global_to_shared(factors_desc, [at * FACTORS, 0], arrived, factors.index(stage))
+            _copy(asks_desc, row, query_column, arrived, queries, stage)
+            _copy(values_desc, row, value_column, arrived, values, stage)
+            _copy(reads_desc, at * TOKENS, 0, arrived, reads, stage)
+        else:
+            _copy(reads_desc, at * TOKENS, 0, arrived, reads, stage)
+            _copy(asks_desc, row, query_column, arrived, queries, stage)
+            _copy(values_desc, row, value_column, arrived, values, stage)
+            tma.async_copy_global_to_shared(factors_desc, [at * FACTORS, 0], arrived, factors.index(stage))
+            _copy(adds_desc, row, key_column, arrived, keys, stage)
+        _copy(scores_desc, at * TOKENS, 0, arrived, scores, stage)
+
+
+@gluon.jit
+def _copy(desc, row, column, arrived, tile, stage):
+    """Copies 64 rows to a stage of a tile, 64 columns at a time."""
+    PARTS: gl.constexpr = tile.shape[2] // TOKENS
+    parts = tile._reinterpret(tile.dtype, [tile.shape[0] * PARTS, TOKENS, TOKENS], tile.layout)
+    for part in gl.static_range(PARTS):
+        at = [row, column + part * TOKENS]
+        tma.async_copy_global_to_shared(desc, at, arrived, parts.index(stage * PARTS + part))
 
 
 @gluon.jit
 def _scan(
     tiles, staged, full, empty, out_desc, out_ptr, factors_ptr, from_ptr, to_ptr, goes_on, is_kept, rows, of_chunk,
-    out_column, HEADS: gl.constexpr, VALUE_DIM: gl.constexpr,
+    out_column, HEADS: gl.constexpr, VALUE_DIM: gl.constexpr, CHANNEL_GATES: gl.constexpr,
 ):  # fmt: skip
     """Carries a state ``[64 columns, channels]`` through the chunks, and stores their outputs."""
-    keys, queries, values, inverses, scores, factors = tiles
+    keys, queries, reads, values, scores, factors = tiles
     first_row, begin, stop, num_chunks = rows
     STAGES: gl.constexpr = keys.shape[0]
     KEY_DIM: gl.constexpr = keys.shape[2]
+    FACTORS: gl.constexpr = factors.shape[1]
     dtype: gl.constexpr = keys.dtype
     of_state: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEY_DIM, 16])
     of_tokens: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TOKENS, 16])
     by_tokens: gl.constexpr = gl.SliceLayout(0, of_tokens)
+    by_channels: gl.constexpr = gl.SliceLayout(0, of_state)
     left: gl.constexpr = gl.DotOperandLayout(0, of_tokens, 2)
     left_of_state: gl.constexpr = gl.DotOperandLayout(0, of_state, 2)
-    factor_rows = factors._reinterpret(gl.float32, [STAGES * _FACTORS, TOKENS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    channels = gl.arange(0, KEY_DIM, gl.SliceLayout(0, of_state))
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    factor_rows = factors._reinterpret(gl.float32, [STAGES * FACTORS, TOKENS], plain)
+    decays = factors._reinterpret(gl.float32, [STAGES, FACTORS * TOKENS], plain)
+    channels = gl.arange(0, KEY_DIM, by_channels)
     columns = gl.arange(0, TOKENS, gl.SliceLayout(1, of_state))
     within = channels[None, :] * VALUE_DIM + columns[:, None]
     state = gl.load(from_ptr + within, mask=gl.full([TOKENS, KEY_DIM], True, gl.int1, of_state) & goes_on, other=0.0)
@@ -158,35 +184,44 @@ def _scan(
     for chunk in range(num_chunks):
         stage = chunk % STAGES
         row = first_row + chunk * TOKENS
-        decay = gl.load(factors_ptr + ((of_chunk + chunk * HEADS).to(gl.int64) * _FACTORS + 3) * TOKENS)
+        is_whole = (row >= begin) & (row + TOKENS <= stop)
+        key, value = keys.index(stage), values.index(stage).permute((1, 0))
+        # Of gates of heads, all of whose factors of a state are one; it is on its way while others arrive.
+        decay = gl.load(factors_ptr + ((of_chunk + chunk * HEADS).to(gl.int64) * FACTORS + FACTORS - 1) * TOKENS)
         mbarrier.wait(full.index(stage), (chunk // STAGES) & 1)
-        key, is_whole = keys.index(stage), (row >= begin) & (row + TOKENS <= stop)
-        if not is_whole:
+        if not CHANNEL_GATES and not is_whole:
             _blank_rows(keys, values, stage, begin - row, stop - row)
+        read = reads.index(stage) if CHANNEL_GATES else key
         before = gl.convert_layout(state.to(dtype), left)
-        said = warpgroup_mma(before, key.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        value = values.index(stage).permute((1, 0)).load(of_tokens).to(gl.float32)
-        reads = factor_rows.index(stage * _FACTORS).load(by_tokens)
-        adds = factor_rows.index(stage * _FACTORS + 1).load(by_tokens)
-        asks = factor_rows.index(stage * _FACTORS + 2).load(by_tokens)
-        said = warpgroup_mma_wait(0, deps=[said])
-        wrong = gl.convert_layout((value - said * reads[None, :]).to(dtype), left)
-        added = warpgroup_mma(wrong, inverses.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+        said = warpgroup_mma(before, read.permute((1, 0)), zeros, use_acc=False, is_async=True)
         # What queries read of the state is not waited for: it runs while what is added is made ready.
         out = warpgroup_mma(before, queries.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
-        state = state * decay
-        added = warpgroup_mma_wait(1, deps=[added])
-        update = gl.convert_layout((added * adds[None, :]).to(dtype), left_of_state)
-        state = warpgroup_mma(update, key, state, is_async=True)
-        added = gl.convert_layout(added.to(dtype), left)
-        out = warpgroup_mma_wait(1, deps=[out]) * asks[None, :]
+        if CHANNEL_GATES:
+            state = state * decays.index(stage).load(by_channels)[None, :]
+            wanted = value.load(of_tokens).to(gl.float32)
+            said = warpgroup_mma_wait(1, deps=[said])
+            added = (wanted - said).to(dtype)
+            update = gl.convert_layout(added, left_of_state)
+        else:
+            state = state * decay
+            known = factor_rows.index(stage * FACTORS).load(by_tokens)
+            wanted = value.load(of_tokens).to(gl.float32)
+            said = warpgroup_mma_wait(1, deps=[said])
+            wrong = gl.convert_layout((wanted - said * known[None, :]).to(dtype), left)
+            solved = warpgroup_mma(wrong, reads.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+            adds = factor_rows.index(stage * FACTORS + 1).load(by_tokens)
+            asks = factor_rows.index(stage * FACTORS + 2).load(by_tokens)
+            out = warpgroup_mma_wait(1, deps=[out]) * asks[None, :]
+            solved = warpgroup_mma_wait(0, deps=[solved])
+            update = gl.convert_layout((solved * adds[None, :]).to(dtype), left_of_state)
+            added = solved.to(dtype)
+        added = gl.convert_layout(added, left)
         out = warpgroup_mma(added, scores.index(stage).permute((1, 0)), out, is_async=True)
-        state = warpgroup_mma_wait(1, deps=[state])
-        out = warpgroup_mma_wait(0, deps=[out])
-        # The outputs of the chunk before have left, and all warps have read what this one needs.
+        state = warpgroup_mma(update, key, state, is_async=True)
+        # Outputs leave while the state is updated.
+        out = warpgroup_mma_wait(1, deps=[out])
         tma.store_wait(0)
         gl.thread_barrier()
-        mbarrier.arrive(empty.index(stage))
         staged.permute((1, 0)).store(out.to(dtype))
         fence_async_shared()
         gl.thread_barrier()
@@ -194,6 +229,9 @@ def _scan(
             tma.async_copy_shared_to_global(out_desc, [row, out_column], staged)
         else:
             _store_rows(out_ptr + out_column, staged, row, begin, stop, HEADS * VALUE_DIM)
+        state = warpgroup_mma_wait(0, deps=[state])
+        gl.thread_barrier()
+        mbarrier.arrive(empty.index(stage))
     tma.store_wait(0)
     if is_kept:
         gl.store(to_ptr + within, state)

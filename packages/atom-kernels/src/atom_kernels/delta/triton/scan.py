@@ -21,13 +21,18 @@ _CHUNK = tl.constexpr(CHUNK)
     do_not_specialize_on_alignment=["slots_ptr", "kept_slots_ptr", "query_start_loc_ptr", "seq_lens_ptr"],
 )
 def scan_chunks_kernel(
-    qkv_ptr, out_ptr, states_ptr, inverses_ptr, scores_ptr, factors_ptr,
+    qkv_ptr, out_ptr, states_ptr, reads_ptr, values_ptr, adds_ptr, asks_ptr, scores_ptr, factors_ptr,
     slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, num_rows, num_sequences, num_kept,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_X: tl.constexpr, BLOCK_V: tl.constexpr, MORE: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
+    CHANNEL_GATES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_V: tl.constexpr, MORE: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Programs ``[blocks of columns, value heads, sequences]``; `factor_chunks_kernel` tells what it reads."""
+    """Programs ``[blocks of columns, value heads, sequences]``.
+
+    `factor_channels_kernel` tells what it reads with CHANNEL_GATES, where factors are decays. Without them reads are
+    the inverses of `factor_chunks_kernel`, values, keys and queries are rows as they are given, and factors are
+    numbers of tokens.
+    """
     head, place = tl.program_id(1), tl.program_id(2) + 1
     first, end, slot, context = load_sequence(
         place, num_rows, num_sequences, slots_ptr, query_start_loc_ptr, seq_lens_ptr
@@ -42,16 +47,13 @@ def scan_chunks_kernel(
         row_size: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + HEADS * VALUE_DIM
         queries_ptr = qkv_ptr + head // (HEADS // KEY_HEADS) * KEY_DIM + channels[None, :]
         keys_ptr = queries_ptr + KEY_HEADS * KEY_DIM
-        values_ptr = qkv_ptr + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns[None, :]
+        rows_of_values_ptr = qkv_ptr + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns[None, :]
         outs_ptr = out_ptr + head * VALUE_DIM + columns[:, None]
         within = channels[None, :] * VALUE_DIM + columns[:, None]
         in_state = in_columns[:, None] & in_channels[None, :]
         size: tl.constexpr = KEY_DIM * VALUE_DIM
         square = tokens[:, None] * _CHUNK + tokens[None, :]
         of_chunk = tl.full([], first_of_place(place, first, _CHUNK, MORE), tl.int64) * HEADS + head
-        inverse_ptr = inverses_ptr + of_chunk * (_CHUNK * _CHUNK) + square
-        score_ptr = scores_ptr + of_chunk * (_CHUNK * _CHUNK) + square
-        factors_ptr += of_chunk * (4 * _CHUNK)
         first_of_chunks = begin - (context + begin - first) % _CHUNK
         num_chunks = tl.cdiv(stop - first_of_chunks, _CHUNK)
         dtype = qkv_ptr.dtype.element_ty
@@ -65,24 +67,38 @@ def scan_chunks_kernel(
             rows = first_of_chunks + chunk * _CHUNK + tokens
             in_rows = (rows >= begin) & (rows < stop)
             rows = rows.to(tl.int64)
-            mask = in_rows[:, None] & in_channels[None, :]
-            keys = tl.load(keys_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
-            queries = tl.load(queries_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
-            mask = in_rows[:, None] & in_columns[None, :]
-            values = tl.load(values_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
-            at = chunk * HEADS
-            inverse = tl.load(inverse_ptr + at * (_CHUNK * _CHUNK))
-            scores = tl.load(score_ptr + at * (_CHUNK * _CHUNK))
-            factors = factors_ptr + at * (4 * _CHUNK)
-            reads, adds = tl.load(factors + tokens), tl.load(factors + _CHUNK + tokens)
-            asks, decay = tl.load(factors + 2 * _CHUNK + tokens), tl.load(factors + 3 * _CHUNK)
+            at = of_chunk + chunk * HEADS
+            scores = tl.load(scores_ptr + at * (_CHUNK * _CHUNK) + square)
             before = state.to(dtype)
-            said = tl.dot(before, tl.trans(keys), input_precision=PRECISION)
-            wrong = tl.trans(values).to(tl.float32) - said * reads[None, :]
-            added = tl.dot(wrong.to(dtype), tl.trans(inverse), input_precision=PRECISION)
-            out = tl.dot(before, tl.trans(queries), input_precision=PRECISION) * asks[None, :]
+            if CHANNEL_GATES:
+                table = (at * _CHUNK + tokens)[:, None] * KEY_DIM + channels[None, :]
+                keys = tl.load(adds_ptr + table, mask=in_channels[None, :], other=0.0)
+                queries = tl.load(asks_ptr + table, mask=in_channels[None, :], other=0.0)
+                reads = tl.load(reads_ptr + table, mask=in_channels[None, :], other=0.0)
+                table = (at * _CHUNK + tokens)[:, None] * VALUE_DIM + columns[None, :]
+                values = tl.load(values_ptr + table, mask=in_columns[None, :], other=0.0)
+                decay = tl.load(factors_ptr + at * KEY_DIM + channels, mask=in_channels, other=0.0)[None, :]
+                said = tl.dot(before, tl.trans(reads), input_precision=PRECISION)
+                added = tl.trans(values).to(tl.float32) - said
+                update = added
+                out = tl.dot(before, tl.trans(queries), input_precision=PRECISION)
+            else:
+                mask = in_rows[:, None] & in_channels[None, :]
+                keys = tl.load(keys_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
+                queries = tl.load(queries_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
+                mask = in_rows[:, None] & in_columns[None, :]
+                values = tl.load(rows_of_values_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
+                inverse = tl.load(reads_ptr + at * (_CHUNK * _CHUNK) + square)
+                factors = factors_ptr + at * (4 * _CHUNK)
+                reads, adds = tl.load(factors + tokens), tl.load(factors + _CHUNK + tokens)
+                asks, decay = tl.load(factors + 2 * _CHUNK + tokens), tl.load(factors + 3 * _CHUNK)
+                said = tl.dot(before, tl.trans(keys), input_precision=PRECISION)
+                wrong = tl.trans(values).to(tl.float32) - said * reads[None, :]
+                added = tl.dot(wrong.to(dtype), tl.trans(inverse), input_precision=PRECISION)
+                update = added * adds[None, :]
+                out = tl.dot(before, tl.trans(queries), input_precision=PRECISION) * asks[None, :]
             out = tl.dot(added.to(dtype), tl.trans(scores), out, input_precision=PRECISION)
-            state = tl.dot((added * adds[None, :]).to(dtype), keys, state * decay, input_precision=PRECISION)
+            state = tl.dot(update.to(dtype), keys, state * decay, input_precision=PRECISION)
             mask = in_columns[:, None] & in_rows[None, :]
             tl.store(outs_ptr + rows[None, :] * (HEADS * VALUE_DIM), out.to(out_ptr.dtype.element_ty), mask=mask)
         if kept >= 0:
