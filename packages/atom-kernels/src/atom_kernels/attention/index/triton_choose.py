@@ -1,6 +1,6 @@
 """The choice of a lightning index in Triton: the highest scores of each row, of equal ones the first.
 
-A program has a segment of a row in its registers, finds the lowest score that is taken digit by digit, and hands on the
+A program has a segment of a row in its registers, finds the lowest score that is taken bit by bit, and hands on the
 positions above it. The best of the whole row are among the best of its segments: these make a shorter row, and so on,
 until one segment has all. No bit of the result depends on an order of threads.
 """
@@ -13,34 +13,25 @@ import triton.language as tl
 from atom_kernels.sampling.triton_rows import key_of
 from atom_kernels.triton.support import wait_for_inputs
 
-# Bits of a threshold that are found at a time, and values that these have.
-_DIGIT = tl.constexpr(8)
-_DIGITS = tl.constexpr(256)
+_LOWEST = tl.constexpr(-(1 << 31))
 
 
 @triton.jit
 def _taken(value, here, TOP_K: tl.constexpr):
     """1 for each of the TOP_K highest values, of equal ones the first, or for all where there are no more; else 0."""
-    each = tl.arange(0, _DIGITS)
-    # With its sign turned an integer's digits are in the order of its values.
-    turned = value ^ tl.full([], -(1 << 31), tl.int32)
-    # Those that share all digits so far with the lowest value that is taken, and those that have a higher one.
-    level, above = here, here & (value != value)
-    missing = tl.full([], TOP_K, tl.int32)
-    for shift in tl.static_range(32 - _DIGIT, -1, -_DIGIT):
-        digit = (turned >> shift) & (_DIGITS - 1)
-        counts = tl.histogram(digit, _DIGITS, mask=level)
-        reached = tl.sum(counts, axis=0) - tl.cumsum(counts, axis=0) + counts
-        # The highest digit that with those above it makes enough; 0 where none does.
-        lowest = tl.maximum(tl.sum((reached >= missing).to(tl.int32), axis=0) - 1, 0)
-        missing -= tl.sum(tl.where(each > lowest, counts, 0), axis=0)
-        above = above | (level & (digit > lowest))
-        level = level & (digit == lowest)
-    is_equal = level.to(tl.int32)
+    # The highest threshold that TOP_K values reach, from its highest bit on; integers have their sign turned.
+    threshold = tl.full([], _LOWEST, tl.int32)
+    for i in range(32):
+        higher = threshold ^ (tl.full([], 1, tl.int32) << (31 - i))
+        reached = tl.sum((here & (value >= higher)).to(tl.int32), axis=0)
+        threshold = tl.where(reached >= TOP_K, higher, threshold)
+    above = (here & (value > threshold)).to(tl.int32)
+    is_equal = (here & (value == threshold)).to(tl.int32)
+    missing = TOP_K - tl.sum(above, axis=0)
     if tl.sum(is_equal, axis=0) > missing:
         earlier = tl.cumsum(is_equal, axis=0) - is_equal
         is_equal = is_equal & (earlier < missing).to(tl.int32)
-    return above.to(tl.int32) + is_equal
+    return above + is_equal
 
 
 # What changes from step to step must not make Triton compile again.
