@@ -20,11 +20,13 @@ _LEAST_SIDE = 16
 # A program of the scan holds some columns of a state, all of their channels, in registers.
 _MAX_KEY_DIM = 128
 _MAX_STAGES = 3
+# Channels with gates of their own that a program takes at a time.
+_CHANNELS = 32
 
 
 def computes_chunks(problem: GatedDeltaProblem) -> bool:
     """Whether long pieces of sequences are computed in chunks; else all rows go token by token."""
-    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM
+    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM and not problem.channel_gates
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
     """
     from atom_kernels.delta.triton.sequences import num_programs
 
-    factor = _bind_channels(problem) if problem.channel_gates else _bind_factor(problem)
+    factor = _bind_factor(problem)
     scan = bind_hopper_scan(problem, _MORE_CHUNKS) if hopper_serves(problem) else _bind_scan(problem)
 
     def run(
@@ -92,46 +94,32 @@ def _options(problem: GatedDeltaProblem) -> dict[str, Any]:
     } | dependent_launch()  # fmt: skip
 
 
-def _half_dtype(problem: GatedDeltaProblem) -> Any:
-    """Of numbers that are none larger than 1: float16 has more of their bits than bfloat16."""
+def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor, ...]]:
     import triton.language as tl
 
-    return tl.float32 if problem.dtype is torch.float32 else tl.float16
-
-
-def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor, ...]]:
     from atom_kernels.delta.triton.factor import factor_chunks_kernel
-
-    options = _options(problem) | {"INVERSE_DTYPE": _half_dtype(problem), "num_warps": 4}
-
-    def run(num_chunks: int, rows: tuple[torch.Tensor, ...], *others: Any) -> tuple[torch.Tensor, ...]:
-        qkv_TC, heads = rows[0], problem.num_value_heads
-        inverses, scores = (qkv_TC.new_empty((num_chunks, heads, CHUNK, CHUNK)) for _ in range(2))
-        factors = qkv_TC.new_empty((num_chunks, heads, 4, CHUNK), dtype=torch.float32)
-        launch(factor_chunks_kernel, (heads, num_chunks), *rows, inverses, scores, factors, *others, **options)
-        return inverses, qkv_TC, qkv_TC, qkv_TC, scores, factors
-
-    return run
-
-
-def _bind_channels(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor, ...]]:
     from atom_kernels.delta.triton.factor_channels import factor_channels_kernel
 
-    block_v = min(64, max(power_of_two(problem.value_dim), _LEAST_SIDE))
-    options = _options(problem) | {"BLOCK_V": block_v, "HALF": _half_dtype(problem), "num_warps": 8}
+    options, heads, size = _options(problem), problem.num_value_heads, problem.key_dim
+    # Of numbers that are none larger than 1: float16 has more of their bits than bfloat16.
+    options["HALF"] = tl.float32 if problem.dtype is torch.float32 else tl.float16
 
     def run(num_chunks: int, rows: tuple[torch.Tensor, ...], *others: Any) -> tuple[torch.Tensor, ...]:
-        qkv_TC, heads = rows[0], problem.num_value_heads
-
-        def table(size: int) -> torch.Tensor:
-            return qkv_TC.new_empty((num_chunks, heads, CHUNK, size))
-
-        reads, adds, asks = (table(problem.key_dim) for _ in range(3))
-        values, scores = table(problem.value_dim), table(CHUNK)
-        decays = qkv_TC.new_empty((num_chunks, heads, problem.key_dim), dtype=torch.float32)
-        made = (reads, values, adds, asks, scores, decays)
-        launch(factor_channels_kernel, (heads, num_chunks), *rows, *made, *others, **options)
-        return made
+        squares = rows[0].new_empty((num_chunks, heads, 2, CHUNK, CHUNK))
+        grid = (heads, num_chunks)
+        if problem.channel_gates:
+            tables = rows[0].new_empty((num_chunks, heads, 3, CHUNK, size))
+            decays = rows[0].new_empty((num_chunks, heads, size), dtype=torch.float32)
+            sums = squares.view(torch.float32)
+            launch(
+                factor_channels_kernel, grid, *rows, tables, squares, sums, decays, *others, **options,
+                BLOCK=min(options["BLOCK_X"], _CHANNELS), SUMS=sums[0, 0].numel(), num_warps=4, num_stages=1,
+            )  # fmt: skip
+            return tables, squares, decays
+        factors = rows[0].new_empty((num_chunks, heads, 4, CHUNK), dtype=torch.float32)
+        launch(factor_chunks_kernel, grid, *rows, squares, factors, *others, **options, num_warps=4)
+        # Keys and queries are those of the rows.
+        return squares, squares, factors
 
     return run
 

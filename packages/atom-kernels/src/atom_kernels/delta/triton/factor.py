@@ -12,7 +12,7 @@ import triton.language as tl
 
 from atom_kernels.delta.contract import CHUNK, NORM_EPS
 from atom_kernels.delta.triton.gates import sigmoid, softplus
-from atom_kernels.delta.triton.inverse import invert
+from atom_kernels.delta.triton.inverse import diagonal_of, invert
 from atom_kernels.delta.triton.sequences import find_chunk, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
@@ -26,23 +26,24 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
     do_not_specialize_on_alignment=["slots_ptr", "query_start_loc_ptr", "seq_lens_ptr"],
 )
 def factor_chunks_kernel(
-    qkv_ptr, a_ptr, b_ptr, inverses_ptr, scores_ptr, factors_ptr,
+    qkv_ptr, a_ptr, b_ptr, squares_ptr, factors_ptr,
     slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr, num_rows, num_sequences,
     a_stride, b_stride, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_X: tl.constexpr, MORE: tl.constexpr, INVERSE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_X: tl.constexpr, MORE: tl.constexpr, HALF: tl.constexpr, PRECISION: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Programs ``[value heads, chunks (see find_chunk)]``. Rows of a and b are so many elements apart.
 
+    The last chunks go first: what is read first of what they write is then the last that was written, and in caches.
+
     They write for each chunk and head, with g the decays summed up to a token, and r its norm's inverse:
 
-    inverses ``[64, 64]``: ``(I + A)^-1 beta``.
-    scores ``[64, 64]``: how much of what a token added a later query reads.
+    squares ``[2, 64, 64]``: ``(I + A)^-1 beta``, and scores: how much of what a token added a later query reads.
     factors ``[4, 64]``: float32; of keys that read the state, ``r exp(g)``; of keys that add to it,
     ``r exp(last g - g)``; of queries, ``scale r exp(g)``; of the state, ``exp(last g)``.
     """
-    head, program = tl.program_id(0), tl.program_id(1)
+    head, program = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
     place, chunk = find_chunk(program, num_sequences, query_start_loc_ptr, _CHUNK, MORE)
     first, end, slot, context = load_sequence(
         place, num_rows, num_sequences, slots_ptr, query_start_loc_ptr, seq_lens_ptr
@@ -58,12 +59,11 @@ def factor_chunks_kernel(
         mask = in_rows[:, None] & (channels < KEY_DIM)[None, :]
         row_size: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + HEADS * VALUE_DIM
         queries_ptr = qkv_ptr + head // (HEADS // KEY_HEADS) * KEY_DIM + rows[:, None] * row_size + channels[None, :]
-        square = tokens[:, None] * _CHUNK + tokens[None, :]
         is_later, is_after = tokens[:, None] >= tokens[None, :], tokens[:, None] > tokens[None, :]
         # Decays are powers of 2.
         rate, bias = tl.exp(tl.load(a_log_ptr + head)) * _LOG2_E, tl.load(dt_bias_ptr + head)
         of_chunk = tl.full([], program, tl.int64) * HEADS + head
-        inverse_ptr, score_ptr = inverses_ptr + of_chunk * (_CHUNK * _CHUNK), scores_ptr + of_chunk * (_CHUNK * _CHUNK)
+        square_ptr = squares_ptr + of_chunk * (2 * _CHUNK * _CHUNK) + tokens[:, None] * _CHUNK + tokens[None, :]
         factor_ptr = factors_ptr + of_chunk * (4 * _CHUNK) + tokens
         wait_for_inputs(DEPENDENT)
         queries = tl.load(queries_ptr, mask=mask, other=0.0)
@@ -88,7 +88,10 @@ def factor_chunks_kernel(
         between = summed[:, None] - (summed - tl.log2(key_norms))[None, :]
         decay = tl.exp2(tl.where(is_later, between, float("-inf")))
         scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * decay * query_norms[:, None]
-        tl.store(score_ptr + square, scores.to(score_ptr.dtype.element_ty))
+        tl.store(square_ptr + _CHUNK * _CHUNK, scores.to(square_ptr.dtype.element_ty))
         met = tl.where(is_after, met * decay * key_norms[:, None], 0.0)
-        inverse = invert(met, beta, INVERSE_DTYPE, PRECISION)
-        tl.store(inverse_ptr + square, inverse.to(inverse_ptr.dtype.element_ty))
+        inverse = invert(diagonal_of(met), met, beta, HALF, PRECISION)
+        tl.store(square_ptr, inverse.to(square_ptr.dtype.element_ty))
+    else:
+        # The kernel behind this one waits for this one only: some program of it must have waited for those before.
+        wait_for_inputs(DEPENDENT)

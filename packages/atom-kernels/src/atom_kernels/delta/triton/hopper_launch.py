@@ -48,23 +48,22 @@ def bind_hopper_scan(problem: GatedDeltaProblem, more_chunks: int) -> Callable[.
         "maxnreg": _REGISTERS // 256 // 8 * 8 - 8,
     } | dependent_launch()  # fmt: skip
 
-    def rows_of(x: torch.Tensor) -> Any:
+    def describe(x: torch.Tensor) -> Any:
         """Copies of 64 rows and columns: of a step's rows, or of tables of chunks."""
-        table = x.flatten(end_dim=-2) if x.dim() == 4 else x.flatten(1)
+        table = x.flatten(end_dim=-2) if x.dim() > 3 else x.flatten(1)
         return TensorDescriptor(table, list(table.shape), list(table.stride()), [CHUNK, CHUNK], swizzled)
 
     def run(
         qkv_TC: torch.Tensor,
         out_THV: torch.Tensor,
         states_NHXV: torch.Tensor,
-        reads: torch.Tensor,
-        values: torch.Tensor,
-        adds: torch.Tensor,
-        asks: torch.Tensor,
-        scores: torch.Tensor,
+        tables: torch.Tensor,
+        squares: torch.Tensor,
         factors: torch.Tensor,
         *indices: torch.Tensor,
     ) -> None:
+        if qkv_TC.data_ptr() % _ALIGNMENT:
+            qkv_TC = qkv_TC.clone()
         if out_THV.data_ptr() % _ALIGNMENT:
             raise ValueError(f"out must begin at a multiple of {_ALIGNMENT} bytes, not at {out_THV.data_ptr():#x}")
         num_sequences, num_kept = indices[1].shape
@@ -72,9 +71,9 @@ def bind_hopper_scan(problem: GatedDeltaProblem, more_chunks: int) -> Callable[.
         of_chunk = len(factor_rows) // (len(factors) * problem.num_value_heads)
         launch(
             hopper_scan_kernel, (problem.value_dim // CHUNK, problem.num_value_heads, num_sequences),
-            *map(rows_of, (out_THV, reads, values, adds, asks, scores)),
+            *map(describe, (qkv_TC, out_THV, tables, squares)),
             TensorDescriptor(factor_rows, list(factor_rows.shape), [CHUNK, 1], [of_chunk, CHUNK], plain),
-            out_THV, states_NHXV, factors, *indices, len(qkv_TC), num_sequences, num_kept, **options,
+            out_THV, states_NHXV, *indices, len(qkv_TC), num_sequences, num_kept, **options,
         )  # fmt: skip
 
     return run

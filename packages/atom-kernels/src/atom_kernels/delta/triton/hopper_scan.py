@@ -30,8 +30,7 @@ TOKENS = gl.constexpr(CHUNK)
     do_not_specialize_on_alignment=["slots_ptr", "kept_slots_ptr", "query_start_loc_ptr", "seq_lens_ptr"],
 )
 def hopper_scan_kernel(
-    out_desc, reads_desc, values_desc, adds_desc, asks_desc, scores_desc, factors_desc,
-    out_ptr, states_ptr, factors_ptr,
+    qkv_desc, out_desc, tables_desc, squares_desc, factors_desc, out_ptr, states_ptr,
     slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, num_rows, num_sequences, num_kept,
     KEY_HEADS: gl.constexpr, HEADS: gl.constexpr, KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
     CHANNEL_GATES: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr, LOAD_REGISTERS: gl.constexpr,
@@ -40,8 +39,8 @@ def hopper_scan_kernel(
     """Programs ``[blocks of 64 columns, value heads, sequences]``; `scan_chunks_kernel` tells what it reads.
 
     Args:
-        out_desc, values_desc, adds_desc, asks_desc: describe rows, for copies of 64 rows and 64 columns.
-        reads_desc, scores_desc: describe all rows of all chunks and heads, for such copies too.
+        qkv_desc, out_desc: describe rows, for copies of 64 rows and 64 columns.
+        tables_desc, squares_desc: describe all rows of all chunks and heads, for such copies too.
         factors_desc: describes all rows of factors, 64 a row, for copies of those of one chunk and head.
     """
     block, head, place = gl.program_id(0), gl.program_id(1), gl.program_id(2) + 1
@@ -56,16 +55,17 @@ def hopper_scan_kernel(
         of_chunk = first_of_place(place, first, TOKENS, MORE) * HEADS + head
         dtype: gl.constexpr = out_desc.dtype
         tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-        READS: gl.constexpr = KEY_DIM if CHANNEL_GATES else TOKENS
         keys = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile)
         queries = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile)
-        reads = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, READS], tile)
         values = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
+        inverses = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
         scores = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
+        # Without gates of channels it is keys that read the state.
+        reads = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile) if CHANNEL_GATES else keys
         FACTORS: gl.constexpr = factors_desc.block_shape[0]
         factors = gl.allocate_shared_memory(gl.float32, [STAGES, FACTORS, TOKENS], factors_desc.layout)
         staged = gl.allocate_shared_memory(dtype, [TOKENS, TOKENS], tile)
-        tiles = (keys, queries, reads, values, scores, factors)
+        tiles = (keys, queries, reads, values, inverses, scores, factors)
         full, empty = _barriers(STAGES), _barriers(STAGES)
         columns = block * TOKENS
         wait_for_inputs(DEPENDENT)
@@ -75,31 +75,27 @@ def hopper_scan_kernel(
         from_ptr = states_ptr + (source * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
         to_ptr = states_ptr + (kept * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
         rows = (first_of_chunks, begin, stop, num_chunks)
-        if CHANNEL_GATES:
-            first_row, row_step = of_chunk * TOKENS, HEADS * TOKENS
-            places = (0, 0, columns)
-        else:
-            first_row, row_step = first_of_chunks, TOKENS
-            query_column = head // (HEADS // KEY_HEADS) * KEY_DIM
-            places = (
-                query_column, query_column + KEY_HEADS * KEY_DIM, 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns
-            )  # fmt: skip
+        key_column = KEY_HEADS * KEY_DIM + head // (HEADS // KEY_HEADS) * KEY_DIM
+        places = (key_column - KEY_HEADS * KEY_DIM, key_column, 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns)
         gl.warp_specialize(
             [
                 (
                     _scan,
-                    (tiles, staged, full, empty, out_desc, out_ptr, factors_ptr, from_ptr, to_ptr, goes_on, kept >= 0,
-                     rows, of_chunk, head * VALUE_DIM + columns, HEADS, VALUE_DIM, CHANNEL_GATES),
+                    (tiles, staged, full, empty, out_desc, out_ptr, from_ptr, to_ptr, goes_on, kept >= 0,
+                     rows, head * VALUE_DIM + columns, HEADS, VALUE_DIM, CHANNEL_GATES),
                 ),
                 (
                     _load_chunks,
-                    (tiles, full, empty, (reads_desc, values_desc, adds_desc, asks_desc, scores_desc, factors_desc),
-                     first_row, row_step, places, num_chunks, of_chunk, HEADS),
+                    (tiles, full, empty, (qkv_desc, tables_desc, squares_desc, factors_desc), first_of_chunks,
+                     places, num_chunks, of_chunk, HEADS, CHANNEL_GATES),
                 ),
             ],
             [1],
             [LOAD_REGISTERS],
         )  # fmt: skip
+    else:
+        # The kernel behind this one waits for this one only: some program of it must have waited for those before.
+        wait_for_inputs(DEPENDENT)
 
 
 @gluon.jit
@@ -112,37 +108,38 @@ def _barriers(number: gl.constexpr):
 
 
 @gluon.jit
-def _load_chunks(tiles, full, empty, descs, first_row, row_step, places, num_chunks, of_chunk, HEADS: gl.constexpr):
-    """Copies what each chunk needs, once the chunk that lay in its place is done with.
+def _load_chunks(
+    tiles, full, empty, descs, first_row, places, num_chunks, of_chunk, HEADS: gl.constexpr,
+    CHANNEL_GATES: gl.constexpr,
+):  # fmt: skip
+    """Copies what each chunk needs, once the chunk that lay in its place is done with; what is used first comes first.
 
-    Rows of keys, queries and values of a chunk are `row_step` behind those of the one before; `places` are columns.
+    `places` are the columns of queries, keys and values in a row.
     """
-    keys, queries, reads, values, scores, factors = tiles
-    reads_desc, values_desc, adds_desc, asks_desc, scores_desc, factors_desc = descs
+    keys, queries, reads, values, inverses, scores, factors = tiles
+    qkv_desc, tables_desc, squares_desc, factors_desc = descs
     query_column, key_column, value_column = places
     STAGES: gl.constexpr = keys.shape[0]
     FACTORS: gl.constexpr = factors.shape[1]
-    WIDTH: gl.constexpr = 2 * keys.shape[2] + reads.shape[2] + 2 * TOKENS
+    WIDTH: gl.constexpr = (3 if CHANNEL_GATES else 2) * keys.shape[2] + 3 * TOKENS
     for chunk in range(num_chunks):
         stage = chunk % STAGES
         arrived = full.index(stage)
-        row, at = first_row + chunk * row_step, of_chunk + chunk * HEADS
+        row, at = first_row + chunk * TOKENS, of_chunk + chunk * HEADS
         mbarrier.wait(empty.index(stage), (chunk // STAGES + 1) & 1)
         mbarrier.expect(arrived, WIDTH * TOKENS * 2 + FACTORS * TOKENS * 4)
-        if reads.shape[2] == TOKENS:
-            # The first product is with keys, and inverses come behind it.
-            _copy(adds_desc, row, key_column, arrived, keys, stage)
-            tma.async_copy_global_to_shared(factors_desc, [at * FACTORS, 0], arrived, factors.index(stage))
-            _copy(asks_desc, row, query_column, arrived, queries, stage)
-            _copy(values_desc, row, value_column, arrived, values, stage)
-            _copy(reads_desc, at * TOKENS, 0, arrived, reads, stage)
+        if CHANNEL_GATES:
+            _copy(tables_desc, 3 * at * TOKENS, 0, arrived, reads, stage)
+            _copy(tables_desc, (3 * at + 2) * TOKENS, 0, arrived, queries, stage)
         else:
-            _copy(reads_desc, at * TOKENS, 0, arrived, reads, stage)
-            _copy(asks_desc, row, query_column, arrived, queries, stage)
-            _copy(values_desc, row, value_column, arrived, values, stage)
-            tma.async_copy_global_to_shared(factors_desc, [at * FACTORS, 0], arrived, factors.index(stage))
-            _copy(adds_desc, row, key_column, arrived, keys, stage)
-        _copy(scores_desc, at * TOKENS, 0, arrived, scores, stage)
+            _copy(qkv_desc, row, key_column, arrived, keys, stage)
+            _copy(qkv_desc, row, query_column, arrived, queries, stage)
+        tma.async_copy_global_to_shared(factors_desc, [at * FACTORS, 0], arrived, factors.index(stage))
+        _copy(qkv_desc, row, value_column, arrived, values, stage)
+        _copy(squares_desc, 2 * at * TOKENS, 0, arrived, inverses, stage)
+        if CHANNEL_GATES:
+            _copy(tables_desc, (3 * at + 1) * TOKENS, 0, arrived, keys, stage)
+        _copy(squares_desc, (2 * at + 1) * TOKENS, 0, arrived, scores, stage)
 
 
 @gluon.jit
@@ -157,11 +154,11 @@ def _copy(desc, row, column, arrived, tile, stage):
 
 @gluon.jit
 def _scan(
-    tiles, staged, full, empty, out_desc, out_ptr, factors_ptr, from_ptr, to_ptr, goes_on, is_kept, rows, of_chunk,
+    tiles, staged, full, empty, out_desc, out_ptr, from_ptr, to_ptr, goes_on, is_kept, rows,
     out_column, HEADS: gl.constexpr, VALUE_DIM: gl.constexpr, CHANNEL_GATES: gl.constexpr,
 ):  # fmt: skip
     """Carries a state ``[64 columns, channels]`` through the chunks, and stores their outputs."""
-    keys, queries, reads, values, scores, factors = tiles
+    keys, queries, reads, values, inverses, scores, factors = tiles
     first_row, begin, stop, num_chunks = rows
     STAGES: gl.constexpr = keys.shape[0]
     KEY_DIM: gl.constexpr = keys.shape[2]
@@ -175,7 +172,9 @@ def _scan(
     left_of_state: gl.constexpr = gl.DotOperandLayout(0, of_state, 2)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     factor_rows = factors._reinterpret(gl.float32, [STAGES * FACTORS, TOKENS], plain)
-    decays = factors._reinterpret(gl.float32, [STAGES, FACTORS * TOKENS], plain)
+    # One number for all channels, or each its own.
+    DECAYS: gl.constexpr = KEY_DIM if CHANNEL_GATES else 1
+    decays = factors._reinterpret(gl.float32, [STAGES * FACTORS * TOKENS // DECAYS, DECAYS], plain)
     channels = gl.arange(0, KEY_DIM, by_channels)
     columns = gl.arange(0, TOKENS, gl.SliceLayout(1, of_state))
     within = channels[None, :] * VALUE_DIM + columns[:, None]
@@ -186,35 +185,41 @@ def _scan(
         row = first_row + chunk * TOKENS
         is_whole = (row >= begin) & (row + TOKENS <= stop)
         key, value = keys.index(stage), values.index(stage).permute((1, 0))
-        # Of gates of heads, all of whose factors of a state are one; it is on its way while others arrive.
-        decay = gl.load(factors_ptr + ((of_chunk + chunk * HEADS).to(gl.int64) * FACTORS + FACTORS - 1) * TOKENS)
+        inverse = inverses.index(stage).permute((1, 0))
         mbarrier.wait(full.index(stage), (chunk // STAGES) & 1)
-        if not CHANNEL_GATES and not is_whole:
-            _blank_rows(keys, values, stage, begin - row, stop - row)
-        read = reads.index(stage) if CHANNEL_GATES else key
+        if not is_whole:
+            if CHANNEL_GATES:
+                _blank(values.index(stage), begin - row, stop - row)
+            else:
+                _blank_rows(keys, values, stage, begin - row, stop - row)
+            fence_async_shared()
+            gl.thread_barrier()
         before = gl.convert_layout(state.to(dtype), left)
-        said = warpgroup_mma(before, read.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        read = reads.index(stage).permute((1, 0))
+        if CHANNEL_GATES:
+            added = warpgroup_mma(value, inverse, zeros, use_acc=False, is_async=True)
+            added = warpgroup_mma(before, read, added, is_async=True)
+        else:
+            said = warpgroup_mma(before, read, zeros, use_acc=False, is_async=True)
+            added = warpgroup_mma(value, inverse, zeros, use_acc=False, is_async=True)
         # What queries read of the state is not waited for: it runs while what is added is made ready.
         out = warpgroup_mma(before, queries.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
         if CHANNEL_GATES:
             state = state * decays.index(stage).load(by_channels)[None, :]
-            wanted = value.load(of_tokens).to(gl.float32)
-            said = warpgroup_mma_wait(1, deps=[said])
-            added = (wanted - said).to(dtype)
+            added = warpgroup_mma_wait(1, deps=[added]).to(dtype)
             update = gl.convert_layout(added, left_of_state)
         else:
-            state = state * decay
-            known = factor_rows.index(stage * FACTORS).load(by_tokens)
-            wanted = value.load(of_tokens).to(gl.float32)
-            said = warpgroup_mma_wait(1, deps=[said])
-            wrong = gl.convert_layout((wanted - said * known[None, :]).to(dtype), left)
-            solved = warpgroup_mma(wrong, reads.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+            norms = factor_rows.index(stage * FACTORS).load(by_tokens)
+            said = warpgroup_mma_wait(2, deps=[said])
+            wrong = gl.convert_layout((said * -norms[None, :]).to(dtype), left)
+            added = warpgroup_mma(wrong, inverse, added, is_async=True)
+            state = state * decays.index((stage * FACTORS + 3) * TOKENS).load(by_channels)[None, :]
             adds = factor_rows.index(stage * FACTORS + 1).load(by_tokens)
             asks = factor_rows.index(stage * FACTORS + 2).load(by_tokens)
             out = warpgroup_mma_wait(1, deps=[out]) * asks[None, :]
-            solved = warpgroup_mma_wait(0, deps=[solved])
-            update = gl.convert_layout((solved * adds[None, :]).to(dtype), left_of_state)
-            added = solved.to(dtype)
+            added = warpgroup_mma_wait(0, deps=[added])
+            update = gl.convert_layout((added * adds[None, :]).to(dtype), left_of_state)
+            added = added.to(dtype)
         added = gl.convert_layout(added, left)
         out = warpgroup_mma(added, scores.index(stage).permute((1, 0)), out, is_async=True)
         state = warpgroup_mma(update, key, state, is_async=True)
@@ -245,8 +250,6 @@ def _blank_rows(keys, values, stage, begin, stop):
     for part in gl.static_range(PARTS):
         _blank(key_parts.index(stage * PARTS + part), begin, stop)
     _blank(values.index(stage), begin, stop)
-    fence_async_shared()
-    gl.thread_barrier()
 
 
 @gluon.jit

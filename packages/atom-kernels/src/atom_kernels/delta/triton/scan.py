@@ -21,7 +21,7 @@ _CHUNK = tl.constexpr(CHUNK)
     do_not_specialize_on_alignment=["slots_ptr", "kept_slots_ptr", "query_start_loc_ptr", "seq_lens_ptr"],
 )
 def scan_chunks_kernel(
-    qkv_ptr, out_ptr, states_ptr, reads_ptr, values_ptr, adds_ptr, asks_ptr, scores_ptr, factors_ptr,
+    qkv_ptr, out_ptr, states_ptr, tables_ptr, squares_ptr, factors_ptr,
     slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, num_rows, num_sequences, num_kept,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     CHANNEL_GATES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_V: tl.constexpr, MORE: tl.constexpr,
@@ -29,9 +29,8 @@ def scan_chunks_kernel(
 ):  # fmt: skip
     """Programs ``[blocks of columns, value heads, sequences]``.
 
-    `factor_channels_kernel` tells what it reads with CHANNEL_GATES, where factors are decays. Without them reads are
-    the inverses of `factor_chunks_kernel`, values, keys and queries are rows as they are given, and factors are
-    numbers of tokens.
+    `factor_channels_kernel` tells what it reads with CHANNEL_GATES, where factors are its decays, and else
+    `factor_chunks_kernel`, which has no tables: keys and queries are rows as they are given.
     """
     head, place = tl.program_id(1), tl.program_id(2) + 1
     first, end, slot, context = load_sequence(
@@ -47,7 +46,7 @@ def scan_chunks_kernel(
         row_size: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + HEADS * VALUE_DIM
         queries_ptr = qkv_ptr + head // (HEADS // KEY_HEADS) * KEY_DIM + channels[None, :]
         keys_ptr = queries_ptr + KEY_HEADS * KEY_DIM
-        rows_of_values_ptr = qkv_ptr + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns[None, :]
+        values_ptr = qkv_ptr + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns[None, :]
         outs_ptr = out_ptr + head * VALUE_DIM + columns[:, None]
         within = channels[None, :] * VALUE_DIM + columns[:, None]
         in_state = in_columns[:, None] & in_channels[None, :]
@@ -68,27 +67,25 @@ def scan_chunks_kernel(
             in_rows = (rows >= begin) & (rows < stop)
             rows = rows.to(tl.int64)
             at = of_chunk + chunk * HEADS
-            scores = tl.load(scores_ptr + at * (_CHUNK * _CHUNK) + square)
+            inverse = tl.load(squares_ptr + at * (2 * _CHUNK * _CHUNK) + square)
+            scores = tl.load(squares_ptr + (2 * at + 1) * (_CHUNK * _CHUNK) + square)
+            mask = in_rows[:, None] & in_columns[None, :]
+            values = tl.load(values_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
             before = state.to(dtype)
             if CHANNEL_GATES:
-                table = (at * _CHUNK + tokens)[:, None] * KEY_DIM + channels[None, :]
-                keys = tl.load(adds_ptr + table, mask=in_channels[None, :], other=0.0)
-                queries = tl.load(asks_ptr + table, mask=in_channels[None, :], other=0.0)
-                reads = tl.load(reads_ptr + table, mask=in_channels[None, :], other=0.0)
-                table = (at * _CHUNK + tokens)[:, None] * VALUE_DIM + columns[None, :]
-                values = tl.load(values_ptr + table, mask=in_columns[None, :], other=0.0)
+                table_ptr = tables_ptr + at * (3 * _CHUNK * KEY_DIM) + tokens[:, None] * KEY_DIM + channels[None, :]
+                reads = tl.load(table_ptr, mask=in_channels[None, :], other=0.0)
+                keys = tl.load(table_ptr + _CHUNK * KEY_DIM, mask=in_channels[None, :], other=0.0)
+                queries = tl.load(table_ptr + 2 * _CHUNK * KEY_DIM, mask=in_channels[None, :], other=0.0)
                 decay = tl.load(factors_ptr + at * KEY_DIM + channels, mask=in_channels, other=0.0)[None, :]
-                said = tl.dot(before, tl.trans(reads), input_precision=PRECISION)
-                added = tl.trans(values).to(tl.float32) - said
+                added = tl.dot(tl.trans(values), tl.trans(inverse), input_precision=PRECISION)
+                added = tl.dot(before, tl.trans(reads), added, input_precision=PRECISION)
                 update = added
                 out = tl.dot(before, tl.trans(queries), input_precision=PRECISION)
             else:
                 mask = in_rows[:, None] & in_channels[None, :]
                 keys = tl.load(keys_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
                 queries = tl.load(queries_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
-                mask = in_rows[:, None] & in_columns[None, :]
-                values = tl.load(rows_of_values_ptr + rows[:, None] * row_size, mask=mask, other=0.0)
-                inverse = tl.load(reads_ptr + at * (_CHUNK * _CHUNK) + square)
                 factors = factors_ptr + at * (4 * _CHUNK)
                 reads, adds = tl.load(factors + tokens), tl.load(factors + _CHUNK + tokens)
                 asks, decay = tl.load(factors + 2 * _CHUNK + tokens), tl.load(factors + 3 * _CHUNK)
@@ -103,3 +100,6 @@ def scan_chunks_kernel(
             tl.store(outs_ptr + rows[None, :] * (HEADS * VALUE_DIM), out.to(out_ptr.dtype.element_ty), mask=mask)
         if kept >= 0:
             tl.store(states_ptr + (kept * HEADS + head) * size + within, state, mask=in_state)
+    else:
+        # The kernel behind this one waits for this one only: some program of it must have waited for those before.
+        wait_for_inputs(DEPENDENT)
