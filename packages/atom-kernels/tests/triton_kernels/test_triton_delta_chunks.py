@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,9 @@ from delta_sequences import Sequences, rule_in_float64
 
 DEVICE = detect_platform().device
 SMALL = GatedDeltaProblem(1, 1, 16, 16, torch.float16)
-both_gates = pytest.mark.parametrize("problem", [SMALL], ids=["gates of heads"])
+both_gates = pytest.mark.parametrize(
+    "problem", [SMALL, replace(SMALL, channel_gates=True)], ids=["gates of heads", "gates of channels"]
+)
 # The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
@@ -151,12 +154,12 @@ def test_a_state_is_kept_elsewhere_and_the_one_before_stays(context, problem):
     assert torch.equal(elsewhere.states[8], in_place.states[3])
 
 
-def test_half_precision_and_gates_of_heads_are_computed_in_chunks():
+def test_half_precision_is_computed_in_chunks():
     heads = (2, 4)
     assert computes_chunks(GatedDeltaProblem(*heads, 128, 256, torch.bfloat16))
     assert not computes_chunks(GatedDeltaProblem(*heads, 256, 128, torch.bfloat16))
     assert not computes_chunks(GatedDeltaProblem(*heads, 128, 128, torch.float32))
-    assert not computes_chunks(GatedDeltaProblem(*heads, 128, 128, torch.bfloat16, channel_gates=True))
+    assert computes_chunks(GatedDeltaProblem(*heads, 128, 128, torch.bfloat16, channel_gates=True))
 
 
 @pytest.mark.parametrize(
@@ -188,9 +191,11 @@ def test_stages_of_the_scan_are_as_many_as_local_memory_holds():
     assert stages == [3, 1, 3]
 
 
-# Qwen3-Next 80B.
+# Qwen3-Next 80B, and Kimi Linear 48B.
 REAL = GatedDeltaProblem(16, 32, 128, 128, torch.bfloat16)
-both_models = pytest.mark.parametrize("problem", [REAL], ids=["qwen"])
+both_models = pytest.mark.parametrize(
+    "problem", [REAL, GatedDeltaProblem(32, 32, 128, 128, torch.bfloat16, channel_gates=True)], ids=["qwen", "kimi"]
+)
 
 
 @pytest.mark.gpu

@@ -26,7 +26,7 @@ _CHANNELS = 32
 
 def computes_chunks(problem: GatedDeltaProblem) -> bool:
     """Whether long pieces of sequences are computed in chunks; else all rows go token by token."""
-    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM and not problem.channel_gates
+    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM
 
 
 @dataclass(frozen=True)
