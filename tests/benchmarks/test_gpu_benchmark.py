@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 import xml.etree.ElementTree as ElementTree
@@ -37,7 +36,6 @@ from benchmarks.gpu.profiles import (
 from benchmarks.gpu.protocol import Figure, Sizes
 from benchmarks.gpu.served.load import Part, Stream, Workload
 from benchmarks.gpu.workloads import Measurement, random_prompt
-from benchmarks.picture_prompts import AGAIN, NEW, TEXT, PicturePrompt
 
 SIZES = Sizes(
     batch_sizes=(2,), contexts=(16,), prompts=(32,), repeats=1, long_batch_sizes=(1, 4), long_contexts=(4096,)
@@ -52,7 +50,6 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[int], list[int], float]] = []
-        self.seen: list[PicturePrompt] = []
 
     def generate(self, prompts: Sequence[list[int]], max_tokens: Sequence[int], temperature: float) -> None:
         self.calls.append(([len(prompt) for prompt in prompts], list(max_tokens), temperature))
@@ -62,9 +59,6 @@ class Recorder:
         self, prompts: Sequence[list[int]], max_tokens: Sequence[int], in_flight: int, temperature: float
     ) -> None:
         self.generate(prompts, max_tokens, temperature)
-
-    def first_token(self, prompt: PicturePrompt) -> None:
-        self.seen.append(prompt)
 
     def arrivals(self, prompts: Sequence[list[int]], num_tokens: int, temperature: float) -> list[float]:
         return [index * 2e-3 for index in range(num_tokens)]
@@ -99,27 +93,6 @@ def test_prompts_of_a_warm_prefix_share_their_beginning() -> None:
     figures = measure(engine, ["prefix"], SIZES)
     assert [figure.figure.rpartition(", ")[2] for figure in figures] == ["cold", "warm"]
     assert engine.calls[1] == ([4224] * 64, [128] * 64, 0.6)
-
-
-def test_first_tokens_are_timed_behind_new_pictures_one_that_was_seen_and_as_much_text() -> None:
-    engine = Recorder()
-    figures = list(Measurement(engine, SIZES, MODELS["qwen3-vl-8b"]).run(["picture"]))
-    assert [(figure.about["prompt"], len(figure.values)) for figure in figures] == [(NEW, 2), (AGAIN, 2), (TEXT, 2)]
-    new, again, text = engine.seen[:5], engine.seen[5:10], engine.seen[10:]
-    assert len({prompt.pixels.tobytes() for prompt in new if prompt.pixels is not None}) == 5
-    assert len({prompt.pixels.tobytes() for prompt in again if prompt.pixels is not None}) == 1
-    assert len({tuple(prompt.token_ids) for prompt in engine.seen}) == 15
-    assert [len(prompt.token_ids) for prompt in text] == [figures[0].about["tokens"]] * 5 == [32 + 2 + 1024] * 5
-    with pytest.raises(ValueError, match="reads text alone"):
-        list(Measurement(engine, SIZES, MODELS["qwen3-8b"]).run(["picture"]))
-
-
-def test_the_peer_reads_pictures_by_the_processor_that_is_written_beside_the_config(tmp_path) -> None:
-    seeing, reading = write_config("qwen3-vl-8b", tmp_path, 2), write_config("qwen3-8b", tmp_path, 2)
-    assert engines._reading_of(reading) == {"skip_tokenizer_init": True}
-    assert engines._reading_of(seeing) == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
-    words = json.loads((seeing / "tokenizer.json").read_text())["model"]["vocab"]
-    assert (len(words), words["<|image_pad|>"]) == (151936, 151655)
 
 
 def test_a_side_that_stops_early_is_an_error_and_no_figure() -> None:

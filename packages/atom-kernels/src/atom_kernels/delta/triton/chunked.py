@@ -20,11 +20,13 @@ _LEAST_SIDE = 16
 # A program of the scan holds some columns of a state, all of their channels, in registers.
 _MAX_KEY_DIM = 128
 _MAX_STAGES = 3
+# Channels with gates of their own that a program takes at a time.
+_CHANNELS = 32
 
 
 def computes_chunks(problem: GatedDeltaProblem) -> bool:
     """Whether long pieces of sequences are computed in chunks; else all rows go token by token."""
-    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM and not problem.channel_gates
+    return problem.dtype.itemsize == 2 and problem.key_dim <= _MAX_KEY_DIM
 
 
 @dataclass(frozen=True)
@@ -53,19 +55,10 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
 
     Rows of a and b may be apart, see `with_rows`; all else is contiguous, and indices are int32.
     """
-    import triton.language as tl
-
-    from atom_kernels.delta.triton.factor import factor_chunks_kernel
     from atom_kernels.delta.triton.sequences import num_programs
-    from atom_kernels.triton.support import dependent_launch
 
-    heads = problem.num_value_heads
+    factor = _bind_factor(problem)
     scan = bind_hopper_scan(problem, _MORE_CHUNKS) if hopper_serves(problem) else _bind_scan(problem)
-    options: dict[str, Any] = {
-        "KEY_HEADS": problem.num_key_heads, "HEADS": heads, "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
-        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "MORE": _MORE_CHUNKS, "PRECISION": "ieee",
-        "INVERSE_DTYPE": tl.float32 if problem.dtype is torch.float32 else tl.float16, "num_warps": 4,
-    } | dependent_launch()  # fmt: skip
 
     def run(
         qkv_TC: torch.Tensor,
@@ -80,31 +73,66 @@ def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: t
     ) -> None:
         num_rows, num_sequences = len(qkv_TC), len(slots_S)
         num_chunks = num_programs(num_rows, num_sequences, CHUNK, _MORE_CHUNKS)
-        inverses, scores = (qkv_TC.new_empty((num_chunks, heads, CHUNK, CHUNK)) for _ in range(2))
-        factors = a_log_H.new_empty((num_chunks, heads, 4, CHUNK))
-        launch(
-            factor_chunks_kernel, (heads, num_chunks), qkv_TC, a_TG, b_TH, inverses, scores, factors,
+        made = factor(
+            num_chunks, (qkv_TC, a_TG, b_TH),
             slots_S, query_start_loc_S1, seq_lens_S, a_log_H, dt_bias_G, num_rows, num_sequences,
-            a_TG.stride(0), b_TH.stride(0), problem.key_dim**-0.5, **options,
+            a_TG.stride(0), b_TH.stride(0), problem.key_dim**-0.5,
         )  # fmt: skip
-        made, indices = (inverses, scores, factors), (slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
-        scan(qkv_TC, out_THV, states_NHXV, *made, *indices)
+        scan(qkv_TC, out_THV, states_NHXV, *made, slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
+
+    return run
+
+
+def _options(problem: GatedDeltaProblem) -> dict[str, Any]:
+    """Constants that all kernels of chunks have."""
+    from atom_kernels.triton.support import dependent_launch
+
+    return {
+        "KEY_HEADS": problem.num_key_heads, "HEADS": problem.num_value_heads,
+        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
+        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "MORE": _MORE_CHUNKS, "PRECISION": "ieee",
+    } | dependent_launch()  # fmt: skip
+
+
+def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor, ...]]:
+    import triton.language as tl
+
+    from atom_kernels.delta.triton.factor import factor_chunks_kernel
+    from atom_kernels.delta.triton.factor_channels import factor_channels_kernel
+
+    options, heads, size = _options(problem), problem.num_value_heads, problem.key_dim
+    # Of numbers that are none larger than 1: float16 has more of their bits than bfloat16.
+    options["HALF"] = tl.float32 if problem.dtype is torch.float32 else tl.float16
+
+    def run(num_chunks: int, rows: tuple[torch.Tensor, ...], *others: Any) -> tuple[torch.Tensor, ...]:
+        squares = rows[0].new_empty((num_chunks, heads, 2, CHUNK, CHUNK))
+        grid = (heads, num_chunks)
+        if problem.channel_gates:
+            tables = rows[0].new_empty((num_chunks, heads, 3, CHUNK, size))
+            decays = rows[0].new_empty((num_chunks, heads, size), dtype=torch.float32)
+            sums = squares.view(torch.float32)
+            launch(
+                factor_channels_kernel, grid, *rows, tables, squares, sums, decays, *others, **options,
+                BLOCK=min(options["BLOCK_X"], _CHANNELS), SUMS=sums[0, 0].numel(), num_warps=4, num_stages=1,
+            )  # fmt: skip
+            return tables, squares, decays
+        factors = rows[0].new_empty((num_chunks, heads, 4, CHUNK), dtype=torch.float32)
+        launch(factor_chunks_kernel, grid, *rows, squares, factors, *others, **options, num_warps=4)
+        # Keys and queries are those of the rows.
+        return squares, squares, factors
 
     return run
 
 
 def _bind_scan(problem: GatedDeltaProblem) -> Callable[..., None]:
     from atom_kernels.delta.triton.scan import scan_chunks_kernel
-    from atom_kernels.triton.support import dependent_launch
 
     config = scan_config(problem)
     num_blocks = -(-problem.value_dim // config.block_v)
-    options: dict[str, Any] = {
-        "KEY_HEADS": problem.num_key_heads, "HEADS": problem.num_value_heads,
-        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
-        "BLOCK_X": max(power_of_two(problem.key_dim), _LEAST_SIDE), "BLOCK_V": config.block_v, "MORE": _MORE_CHUNKS,
-        "STAGES": config.num_stages, "PRECISION": "ieee", "num_warps": config.num_warps,
-    } | dependent_launch()  # fmt: skip
+    options = _options(problem) | {
+        "CHANNEL_GATES": problem.channel_gates, "BLOCK_V": config.block_v,
+        "STAGES": config.num_stages, "num_warps": config.num_warps,
+    }  # fmt: skip
 
     def run(qkv_TC: torch.Tensor, *tensors: torch.Tensor) -> None:
         num_sequences, num_kept = tensors[-3].shape

@@ -12,57 +12,13 @@ import triton.language as tl
 
 from atom_kernels.delta.contract import CHUNK, NORM_EPS
 from atom_kernels.delta.triton.gates import sigmoid, softplus
+from atom_kernels.delta.triton.inverse import diagonal_of, invert
 from atom_kernels.delta.triton.sequences import find_chunk, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
 _NORM_EPS = tl.constexpr(NORM_EPS)
 _CHUNK = tl.constexpr(CHUNK)
 _LOG2_E = tl.constexpr(1.4426950408889634)
-# Tokens of a block, as many as a matrix instruction takes, and blocks of a chunk.
-_BLOCK = tl.constexpr(16)
-_BLOCKS = tl.constexpr(CHUNK // 16)
-
-
-@triton.jit
-def _between_halves(size: tl.constexpr, log2_half: tl.constexpr):
-    """Where, in squares of twice ``2^log2_half`` on a diagonal, a row is of one half and a column of the other."""
-    rows, columns = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
-    is_square = rows >> log2_half + 1 == columns >> log2_half + 1
-    return is_square & (rows >> log2_half != columns >> log2_half)
-
-
-@triton.jit
-def _join_halves(met, inverse, is_between, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """Inverses of squares from those of their halves: with C between halves, ``-inverse C inverse`` lies there."""
-    met, halves = tl.where(is_between, met, 0.0).to(DTYPE), inverse.to(DTYPE)
-    between = tl.dot(met, halves, input_precision=PRECISION).to(DTYPE)
-    return inverse - tl.dot(halves, between, input_precision=PRECISION)
-
-
-@triton.jit
-def _invert(met, beta, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """``(diag(1 / beta) + met)^-1`` of a strictly lower triangular ``[64, 64]``.
-
-    The inverse grows from the diagonal: to pairs of rows, to blocks of 16, all of them side by side, and to the chunk.
-    None of its elements is larger than 1, nor are those of `met`: so DTYPE may be float16.
-    """
-    blocks = tl.arange(0, _BLOCKS)
-    on_diagonal = blocks[:, None, None, None] == blocks[None, None, :, None]
-    squares = tl.reshape(met, [_BLOCKS, _BLOCK, _BLOCKS, _BLOCK])
-    small = tl.sum(tl.where(on_diagonal, squares, 0.0), axis=2)
-    rows, columns = tl.arange(0, _BLOCK)[:, None], tl.arange(0, _BLOCK)[None, :]
-    beta = tl.reshape(beta, [_BLOCKS, _BLOCK])
-    pairs = tl.where(_between_halves(_BLOCK, 0)[None], -small * beta[:, None, :], 0.0)
-    inverse = (tl.where((rows == columns)[None], 1.0, pairs)) * beta[:, :, None]
-    for log2_half in tl.static_range(1, 4):
-        is_between = _between_halves(_BLOCK, log2_half)[None]
-        inverse = _join_halves(small, inverse, is_between, DTYPE, PRECISION)
-    whole = tl.where(on_diagonal, tl.expand_dims(inverse, 2), 0.0)
-    whole = tl.reshape(whole, [_BLOCKS * _BLOCK, _BLOCKS * _BLOCK])
-    for log2_half in tl.static_range(4, 6):
-        is_between = _between_halves(_BLOCKS * _BLOCK, log2_half)
-        whole = _join_halves(met, whole, is_between, DTYPE, PRECISION)
-    return whole
 
 
 @triton.jit(
@@ -70,23 +26,24 @@ def _invert(met, beta, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
     do_not_specialize_on_alignment=["slots_ptr", "query_start_loc_ptr", "seq_lens_ptr"],
 )
 def factor_chunks_kernel(
-    qkv_ptr, a_ptr, b_ptr, inverses_ptr, scores_ptr, factors_ptr,
+    qkv_ptr, a_ptr, b_ptr, squares_ptr, factors_ptr,
     slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr, num_rows, num_sequences,
     a_stride, b_stride, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_X: tl.constexpr, MORE: tl.constexpr, INVERSE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_X: tl.constexpr, MORE: tl.constexpr, HALF: tl.constexpr, PRECISION: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Programs ``[value heads, chunks (see find_chunk)]``. Rows of a and b are so many elements apart.
 
+    The last chunks go first: what is read first of what they write is then the last that was written, and in caches.
+
     They write for each chunk and head, with g the decays summed up to a token, and r its norm's inverse:
 
-    inverses ``[64, 64]``: ``(I + A)^-1 beta``.
-    scores ``[64, 64]``: how much of what a token added a later query reads.
+    squares ``[2, 64, 64]``: ``(I + A)^-1 beta``, and scores: how much of what a token added a later query reads.
     factors ``[4, 64]``: float32; of keys that read the state, ``r exp(g)``; of keys that add to it,
     ``r exp(last g - g)``; of queries, ``scale r exp(g)``; of the state, ``exp(last g)``.
     """
-    head, program = tl.program_id(0), tl.program_id(1)
+    head, program = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
     place, chunk = find_chunk(program, num_sequences, query_start_loc_ptr, _CHUNK, MORE)
     first, end, slot, context = load_sequence(
         place, num_rows, num_sequences, slots_ptr, query_start_loc_ptr, seq_lens_ptr
@@ -102,12 +59,11 @@ def factor_chunks_kernel(
         mask = in_rows[:, None] & (channels < KEY_DIM)[None, :]
         row_size: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + HEADS * VALUE_DIM
         queries_ptr = qkv_ptr + head // (HEADS // KEY_HEADS) * KEY_DIM + rows[:, None] * row_size + channels[None, :]
-        square = tokens[:, None] * _CHUNK + tokens[None, :]
         is_later, is_after = tokens[:, None] >= tokens[None, :], tokens[:, None] > tokens[None, :]
         # Decays are powers of 2.
         rate, bias = tl.exp(tl.load(a_log_ptr + head)) * _LOG2_E, tl.load(dt_bias_ptr + head)
         of_chunk = tl.full([], program, tl.int64) * HEADS + head
-        inverse_ptr, score_ptr = inverses_ptr + of_chunk * (_CHUNK * _CHUNK), scores_ptr + of_chunk * (_CHUNK * _CHUNK)
+        square_ptr = squares_ptr + of_chunk * (2 * _CHUNK * _CHUNK) + tokens[:, None] * _CHUNK + tokens[None, :]
         factor_ptr = factors_ptr + of_chunk * (4 * _CHUNK) + tokens
         wait_for_inputs(DEPENDENT)
         queries = tl.load(queries_ptr, mask=mask, other=0.0)
@@ -132,7 +88,10 @@ def factor_chunks_kernel(
         between = summed[:, None] - (summed - tl.log2(key_norms))[None, :]
         decay = tl.exp2(tl.where(is_later, between, float("-inf")))
         scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * decay * query_norms[:, None]
-        tl.store(score_ptr + square, scores.to(score_ptr.dtype.element_ty))
+        tl.store(square_ptr + _CHUNK * _CHUNK, scores.to(square_ptr.dtype.element_ty))
         met = tl.where(is_after, met * decay * key_norms[:, None], 0.0)
-        inverse = _invert(met, beta, INVERSE_DTYPE, PRECISION)
-        tl.store(inverse_ptr + square, inverse.to(inverse_ptr.dtype.element_ty))
+        inverse = invert(diagonal_of(met), met, beta, HALF, PRECISION)
+        tl.store(square_ptr, inverse.to(square_ptr.dtype.element_ty))
+    else:
+        # The kernel behind this one waits for this one only: some program of it must have waited for those before.
+        wait_for_inputs(DEPENDENT)

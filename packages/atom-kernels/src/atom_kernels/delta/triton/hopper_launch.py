@@ -42,21 +42,23 @@ def bind_hopper_scan(problem: GatedDeltaProblem, more_chunks: int) -> Callable[.
     plain = NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
     options: dict[str, Any] = {
         "KEY_HEADS": problem.num_key_heads, "HEADS": problem.num_value_heads,
-        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim, "MORE": more_chunks,
+        "KEY_DIM": problem.key_dim, "VALUE_DIM": problem.value_dim,
+        "CHANNEL_GATES": problem.channel_gates, "MORE": more_chunks,
         "STAGES": _STAGES, "LOAD_REGISTERS": _LOAD_REGISTERS, "num_warps": 4,
         "maxnreg": _REGISTERS // 256 // 8 * 8 - 8,
     } | dependent_launch()  # fmt: skip
 
-    def describe(x: torch.Tensor, rows: int, layout: Any) -> Any:
-        table = x.flatten(end_dim=-2) if x.shape[-1] == CHUNK else x.flatten(start_dim=1)
-        return TensorDescriptor(table, list(table.shape), list(table.stride()), [rows, CHUNK], layout)
+    def describe(x: torch.Tensor) -> Any:
+        """Copies of 64 rows and columns: of a step's rows, or of tables of chunks."""
+        table = x.flatten(end_dim=-2) if x.dim() > 3 else x.flatten(1)
+        return TensorDescriptor(table, list(table.shape), list(table.stride()), [CHUNK, CHUNK], swizzled)
 
     def run(
         qkv_TC: torch.Tensor,
         out_THV: torch.Tensor,
         states_NHXV: torch.Tensor,
-        inverses: torch.Tensor,
-        scores: torch.Tensor,
+        tables: torch.Tensor,
+        squares: torch.Tensor,
         factors: torch.Tensor,
         *indices: torch.Tensor,
     ) -> None:
@@ -65,14 +67,13 @@ def bind_hopper_scan(problem: GatedDeltaProblem, more_chunks: int) -> Callable[.
         if out_THV.data_ptr() % _ALIGNMENT:
             raise ValueError(f"out must begin at a multiple of {_ALIGNMENT} bytes, not at {out_THV.data_ptr():#x}")
         num_sequences, num_kept = indices[1].shape
+        factor_rows = factors.view(-1, CHUNK)
+        of_chunk = len(factor_rows) // (len(factors) * problem.num_value_heads)
         launch(
             hopper_scan_kernel, (problem.value_dim // CHUNK, problem.num_value_heads, num_sequences),
-            TensorDescriptor(qkv_TC, list(qkv_TC.shape), list(qkv_TC.stride()), [CHUNK, CHUNK], swizzled),
-            TensorDescriptor(
-                out_THV.flatten(1), list(out_THV.flatten(1).shape), [out_THV.stride(0), 1], [CHUNK, CHUNK], swizzled
-            ),
-            *(describe(x, CHUNK, swizzled) for x in (inverses, scores)), describe(factors, 4, plain),
-            out_THV, states_NHXV, factors, *indices, len(qkv_TC), num_sequences, num_kept, **options,
+            *map(describe, (qkv_TC, out_THV, tables, squares)),
+            TensorDescriptor(factor_rows, list(factor_rows.shape), [CHUNK, 1], [of_chunk, CHUNK], plain),
+            out_THV, states_NHXV, *indices, len(qkv_TC), num_sequences, num_kept, **options,
         )  # fmt: skip
 
     return run

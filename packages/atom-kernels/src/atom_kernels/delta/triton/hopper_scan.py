@@ -23,8 +23,6 @@ from atom_kernels.triton.support import wait_for_inputs
 # Tokens of a chunk. Columns of a program's state are as many, and so are elements of 16 bits in 128 bytes, as wide as
 # shared memory is swizzled.
 TOKENS = gl.constexpr(CHUNK)
-# Rows of factors: those of keys that read, of keys that add, of queries and of the state.
-_FACTORS = gl.constexpr(4)
 
 
 @gluon.jit(
@@ -32,17 +30,18 @@ _FACTORS = gl.constexpr(4)
     do_not_specialize_on_alignment=["slots_ptr", "kept_slots_ptr", "query_start_loc_ptr", "seq_lens_ptr"],
 )
 def hopper_scan_kernel(
-    qkv_desc, out_desc, inverses_desc, scores_desc, factors_desc, out_ptr, states_ptr, factors_ptr,
+    qkv_desc, out_desc, tables_desc, squares_desc, factors_desc, out_ptr, states_ptr,
     slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, num_rows, num_sequences, num_kept,
     KEY_HEADS: gl.constexpr, HEADS: gl.constexpr, KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
-    MORE: gl.constexpr, STAGES: gl.constexpr, LOAD_REGISTERS: gl.constexpr, DEPENDENT: gl.constexpr,
+    CHANNEL_GATES: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr, LOAD_REGISTERS: gl.constexpr,
+    DEPENDENT: gl.constexpr,
 ):  # fmt: skip
-    """Programs ``[blocks of 64 columns, value heads, sequences]``; `factor_chunks_kernel` tells what it reads.
+    """Programs ``[blocks of 64 columns, value heads, sequences]``; `scan_chunks_kernel` tells what it reads.
 
     Args:
         qkv_desc, out_desc: describe rows, for copies of 64 rows and 64 columns.
-        inverses_desc, scores_desc: describe all rows of all chunks and heads, for copies of those of one.
-        factors_desc: describes all rows of factors, for copies of 4 rows.
+        tables_desc, squares_desc: describe all rows of all chunks and heads, for such copies too.
+        factors_desc: describes all rows of factors, 64 a row, for copies of those of one chunk and head.
     """
     block, head, place = gl.program_id(0), gl.program_id(1), gl.program_id(2) + 1
     first, end, slot, context = load_sequence(
@@ -54,16 +53,19 @@ def hopper_scan_kernel(
         first_of_chunks = begin - (context + begin - first) % TOKENS
         num_chunks = (stop - first_of_chunks + TOKENS - 1) // TOKENS
         of_chunk = first_of_place(place, first, TOKENS, MORE) * HEADS + head
-        dtype: gl.constexpr = qkv_desc.dtype
+        dtype: gl.constexpr = out_desc.dtype
         tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
         keys = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile)
         queries = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile)
         values = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
         inverses = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
         scores = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, TOKENS], tile)
-        factors = gl.allocate_shared_memory(gl.float32, [STAGES, _FACTORS, TOKENS], factors_desc.layout)
+        # Without gates of channels it is keys that read the state.
+        reads = gl.allocate_shared_memory(dtype, [STAGES, TOKENS, KEY_DIM], tile) if CHANNEL_GATES else keys
+        FACTORS: gl.constexpr = factors_desc.block_shape[0]
+        factors = gl.allocate_shared_memory(gl.float32, [STAGES, FACTORS, TOKENS], factors_desc.layout)
         staged = gl.allocate_shared_memory(dtype, [TOKENS, TOKENS], tile)
-        tiles = (keys, queries, values, inverses, scores, factors)
+        tiles = (keys, queries, reads, values, inverses, scores, factors)
         full, empty = _barriers(STAGES), _barriers(STAGES)
         columns = block * TOKENS
         wait_for_inputs(DEPENDENT)
@@ -73,23 +75,27 @@ def hopper_scan_kernel(
         from_ptr = states_ptr + (source * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
         to_ptr = states_ptr + (kept * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
         rows = (first_of_chunks, begin, stop, num_chunks)
+        key_column = KEY_HEADS * KEY_DIM + head // (HEADS // KEY_HEADS) * KEY_DIM
+        places = (key_column - KEY_HEADS * KEY_DIM, key_column, 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns)
         gl.warp_specialize(
             [
                 (
                     _scan,
-                    (tiles, staged, full, empty, out_desc, out_ptr, factors_ptr, from_ptr, to_ptr, goes_on, kept >= 0,
-                     rows, of_chunk, head * VALUE_DIM + columns, HEADS, VALUE_DIM),
+                    (tiles, staged, full, empty, out_desc, out_ptr, from_ptr, to_ptr, goes_on, kept >= 0,
+                     rows, head * VALUE_DIM + columns, HEADS, VALUE_DIM, CHANNEL_GATES),
                 ),
                 (
                     _load_chunks,
-                    (tiles, full, empty, (qkv_desc, inverses_desc, scores_desc, factors_desc), first_of_chunks,
-                     num_chunks, of_chunk, head // (HEADS // KEY_HEADS) * KEY_DIM, KEY_HEADS * KEY_DIM,
-                     2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns, HEADS),
+                    (tiles, full, empty, (qkv_desc, tables_desc, squares_desc, factors_desc), first_of_chunks,
+                     places, num_chunks, of_chunk, HEADS, CHANNEL_GATES),
                 ),
             ],
             [1],
             [LOAD_REGISTERS],
         )  # fmt: skip
+    else:
+        # The kernel behind this one waits for this one only: some program of it must have waited for those before.
+        wait_for_inputs(DEPENDENT)
 
 
 @gluon.jit
@@ -103,54 +109,73 @@ def _barriers(number: gl.constexpr):
 
 @gluon.jit
 def _load_chunks(
-    tiles, full, empty, descs, first_row, num_chunks, of_chunk, query_column, keys_from, value_column,
-    HEADS: gl.constexpr,
+    tiles, full, empty, descs, first_row, places, num_chunks, of_chunk, HEADS: gl.constexpr,
+    CHANNEL_GATES: gl.constexpr,
 ):  # fmt: skip
-    """Copies what each chunk needs, once the chunk that lay in its place is done with."""
-    keys, queries, values, inverses, scores, factors = tiles
-    qkv_desc, inverses_desc, scores_desc, factors_desc = descs
+    """Copies what each chunk needs, once the chunk that lay in its place is done with; what is used first comes first.
+
+    `places` are the columns of queries, keys and values in a row.
+    """
+    keys, queries, reads, values, inverses, scores, factors = tiles
+    qkv_desc, tables_desc, squares_desc, factors_desc = descs
+    query_column, key_column, value_column = places
     STAGES: gl.constexpr = keys.shape[0]
-    PARTS: gl.constexpr = keys.shape[2] // TOKENS
-    key_parts = keys._reinterpret(keys.dtype, [STAGES * PARTS, TOKENS, TOKENS], keys.layout)
-    query_parts = queries._reinterpret(keys.dtype, [STAGES * PARTS, TOKENS, TOKENS], keys.layout)
+    FACTORS: gl.constexpr = factors.shape[1]
+    WIDTH: gl.constexpr = (3 if CHANNEL_GATES else 2) * keys.shape[2] + 3 * TOKENS
     for chunk in range(num_chunks):
         stage = chunk % STAGES
         arrived = full.index(stage)
         row, at = first_row + chunk * TOKENS, of_chunk + chunk * HEADS
         mbarrier.wait(empty.index(stage), (chunk // STAGES + 1) & 1)
-        mbarrier.expect(arrived, (2 * PARTS + 3) * TOKENS * TOKENS * 2 + _FACTORS * TOKENS * 4)
-        for part in gl.static_range(PARTS):
-            column = query_column + part * TOKENS
-            tma.async_copy_global_to_shared(
-                qkv_desc, [row, column + keys_from], arrived, key_parts.index(stage * PARTS + part)
-            )
-        tma.async_copy_global_to_shared(qkv_desc, [row, value_column], arrived, values.index(stage))
-        tma.async_copy_global_to_shared(factors_desc, [at * _FACTORS, 0], arrived, factors.index(stage))
-        tma.async_copy_global_to_shared(inverses_desc, [at * TOKENS, 0], arrived, inverses.index(stage))
-        for part in gl.static_range(PARTS):
-            column = query_column + part * TOKENS
-            tma.async_copy_global_to_shared(qkv_desc, [row, column], arrived, query_parts.index(stage * PARTS + part))
-        tma.async_copy_global_to_shared(scores_desc, [at * TOKENS, 0], arrived, scores.index(stage))
+        mbarrier.expect(arrived, WIDTH * TOKENS * 2 + FACTORS * TOKENS * 4)
+        if CHANNEL_GATES:
+            _copy(tables_desc, 3 * at * TOKENS, 0, arrived, reads, stage)
+            _copy(tables_desc, (3 * at + 2) * TOKENS, 0, arrived, queries, stage)
+        else:
+            _copy(qkv_desc, row, key_column, arrived, keys, stage)
+            _copy(qkv_desc, row, query_column, arrived, queries, stage)
+        tma.async_copy_global_to_shared(factors_desc, [at * FACTORS, 0], arrived, factors.index(stage))
+        _copy(qkv_desc, row, value_column, arrived, values, stage)
+        _copy(squares_desc, 2 * at * TOKENS, 0, arrived, inverses, stage)
+        if CHANNEL_GATES:
+            _copy(tables_desc, (3 * at + 1) * TOKENS, 0, arrived, keys, stage)
+        _copy(squares_desc, (2 * at + 1) * TOKENS, 0, arrived, scores, stage)
+
+
+@gluon.jit
+def _copy(desc, row, column, arrived, tile, stage):
+    """Copies 64 rows to a stage of a tile, 64 columns at a time."""
+    PARTS: gl.constexpr = tile.shape[2] // TOKENS
+    parts = tile._reinterpret(tile.dtype, [tile.shape[0] * PARTS, TOKENS, TOKENS], tile.layout)
+    for part in gl.static_range(PARTS):
+        at = [row, column + part * TOKENS]
+        tma.async_copy_global_to_shared(desc, at, arrived, parts.index(stage * PARTS + part))
 
 
 @gluon.jit
 def _scan(
-    tiles, staged, full, empty, out_desc, out_ptr, factors_ptr, from_ptr, to_ptr, goes_on, is_kept, rows, of_chunk,
-    out_column, HEADS: gl.constexpr, VALUE_DIM: gl.constexpr,
+    tiles, staged, full, empty, out_desc, out_ptr, from_ptr, to_ptr, goes_on, is_kept, rows,
+    out_column, HEADS: gl.constexpr, VALUE_DIM: gl.constexpr, CHANNEL_GATES: gl.constexpr,
 ):  # fmt: skip
     """Carries a state ``[64 columns, channels]`` through the chunks, and stores their outputs."""
-    keys, queries, values, inverses, scores, factors = tiles
+    keys, queries, reads, values, inverses, scores, factors = tiles
     first_row, begin, stop, num_chunks = rows
     STAGES: gl.constexpr = keys.shape[0]
     KEY_DIM: gl.constexpr = keys.shape[2]
+    FACTORS: gl.constexpr = factors.shape[1]
     dtype: gl.constexpr = keys.dtype
     of_state: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEY_DIM, 16])
     of_tokens: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TOKENS, 16])
     by_tokens: gl.constexpr = gl.SliceLayout(0, of_tokens)
+    by_channels: gl.constexpr = gl.SliceLayout(0, of_state)
     left: gl.constexpr = gl.DotOperandLayout(0, of_tokens, 2)
     left_of_state: gl.constexpr = gl.DotOperandLayout(0, of_state, 2)
-    factor_rows = factors._reinterpret(gl.float32, [STAGES * _FACTORS, TOKENS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    channels = gl.arange(0, KEY_DIM, gl.SliceLayout(0, of_state))
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    factor_rows = factors._reinterpret(gl.float32, [STAGES * FACTORS, TOKENS], plain)
+    # One number for all channels, or each its own.
+    DECAYS: gl.constexpr = KEY_DIM if CHANNEL_GATES else 1
+    decays = factors._reinterpret(gl.float32, [STAGES * FACTORS * TOKENS // DECAYS, DECAYS], plain)
+    channels = gl.arange(0, KEY_DIM, by_channels)
     columns = gl.arange(0, TOKENS, gl.SliceLayout(1, of_state))
     within = channels[None, :] * VALUE_DIM + columns[:, None]
     state = gl.load(from_ptr + within, mask=gl.full([TOKENS, KEY_DIM], True, gl.int1, of_state) & goes_on, other=0.0)
@@ -158,35 +183,50 @@ def _scan(
     for chunk in range(num_chunks):
         stage = chunk % STAGES
         row = first_row + chunk * TOKENS
-        decay = gl.load(factors_ptr + ((of_chunk + chunk * HEADS).to(gl.int64) * _FACTORS + 3) * TOKENS)
+        is_whole = (row >= begin) & (row + TOKENS <= stop)
+        key, value = keys.index(stage), values.index(stage).permute((1, 0))
+        inverse = inverses.index(stage).permute((1, 0))
         mbarrier.wait(full.index(stage), (chunk // STAGES) & 1)
-        key, is_whole = keys.index(stage), (row >= begin) & (row + TOKENS <= stop)
         if not is_whole:
-            _blank_rows(keys, values, stage, begin - row, stop - row)
+            if CHANNEL_GATES:
+                _blank(values.index(stage), begin - row, stop - row)
+            else:
+                _blank_rows(keys, values, stage, begin - row, stop - row)
+            fence_async_shared()
+            gl.thread_barrier()
         before = gl.convert_layout(state.to(dtype), left)
-        said = warpgroup_mma(before, key.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        value = values.index(stage).permute((1, 0)).load(of_tokens).to(gl.float32)
-        reads = factor_rows.index(stage * _FACTORS).load(by_tokens)
-        adds = factor_rows.index(stage * _FACTORS + 1).load(by_tokens)
-        asks = factor_rows.index(stage * _FACTORS + 2).load(by_tokens)
-        said = warpgroup_mma_wait(0, deps=[said])
-        wrong = gl.convert_layout((value - said * reads[None, :]).to(dtype), left)
-        added = warpgroup_mma(wrong, inverses.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+        read = reads.index(stage).permute((1, 0))
+        if CHANNEL_GATES:
+            added = warpgroup_mma(value, inverse, zeros, use_acc=False, is_async=True)
+            added = warpgroup_mma(before, read, added, is_async=True)
+        else:
+            said = warpgroup_mma(before, read, zeros, use_acc=False, is_async=True)
+            added = warpgroup_mma(value, inverse, zeros, use_acc=False, is_async=True)
         # What queries read of the state is not waited for: it runs while what is added is made ready.
         out = warpgroup_mma(before, queries.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
-        state = state * decay
-        added = warpgroup_mma_wait(1, deps=[added])
-        update = gl.convert_layout((added * adds[None, :]).to(dtype), left_of_state)
-        state = warpgroup_mma(update, key, state, is_async=True)
-        added = gl.convert_layout(added.to(dtype), left)
-        out = warpgroup_mma_wait(1, deps=[out]) * asks[None, :]
+        if CHANNEL_GATES:
+            state = state * decays.index(stage).load(by_channels)[None, :]
+            added = warpgroup_mma_wait(1, deps=[added]).to(dtype)
+            update = gl.convert_layout(added, left_of_state)
+        else:
+            norms = factor_rows.index(stage * FACTORS).load(by_tokens)
+            said = warpgroup_mma_wait(2, deps=[said])
+            wrong = gl.convert_layout((said * -norms[None, :]).to(dtype), left)
+            added = warpgroup_mma(wrong, inverse, added, is_async=True)
+            state = state * decays.index((stage * FACTORS + 3) * TOKENS).load(by_channels)[None, :]
+            adds = factor_rows.index(stage * FACTORS + 1).load(by_tokens)
+            asks = factor_rows.index(stage * FACTORS + 2).load(by_tokens)
+            out = warpgroup_mma_wait(1, deps=[out]) * asks[None, :]
+            added = warpgroup_mma_wait(0, deps=[added])
+            update = gl.convert_layout((added * adds[None, :]).to(dtype), left_of_state)
+            added = added.to(dtype)
+        added = gl.convert_layout(added, left)
         out = warpgroup_mma(added, scores.index(stage).permute((1, 0)), out, is_async=True)
-        state = warpgroup_mma_wait(1, deps=[state])
-        out = warpgroup_mma_wait(0, deps=[out])
-        # The outputs of the chunk before have left, and all warps have read what this one needs.
+        state = warpgroup_mma(update, key, state, is_async=True)
+        # Outputs leave while the state is updated.
+        out = warpgroup_mma_wait(1, deps=[out])
         tma.store_wait(0)
         gl.thread_barrier()
-        mbarrier.arrive(empty.index(stage))
         staged.permute((1, 0)).store(out.to(dtype))
         fence_async_shared()
         gl.thread_barrier()
@@ -194,6 +234,9 @@ def _scan(
             tma.async_copy_shared_to_global(out_desc, [row, out_column], staged)
         else:
             _store_rows(out_ptr + out_column, staged, row, begin, stop, HEADS * VALUE_DIM)
+        state = warpgroup_mma_wait(0, deps=[state])
+        gl.thread_barrier()
+        mbarrier.arrive(empty.index(stage))
     tma.store_wait(0)
     if is_kept:
         gl.store(to_ptr + within, state)
@@ -207,8 +250,6 @@ def _blank_rows(keys, values, stage, begin, stop):
     for part in gl.static_range(PARTS):
         _blank(key_parts.index(stage * PARTS + part), begin, stop)
     _blank(values.index(stage), begin, stop)
-    fence_async_shared()
-    gl.thread_barrier()
 
 
 @gluon.jit
