@@ -19,7 +19,7 @@ class OneOf(SingleRank):
         self.rank, self.size = rank, size
 
 
-def spread_experts(num_engines: int = 1) -> Groups:
+def spread_experts(num_engines: int) -> Groups:
     """A rank that holds whole experts, of engines that have all experts among them."""
     if num_engines == 1:
         return UNSHARED.spreading_experts()
