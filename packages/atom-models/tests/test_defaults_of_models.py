@@ -275,6 +275,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_position_embeddings": 2304,
     },
     "vision.towers.qwen3_vl.Qwen3VLPatchMerger.__init__": {"norms_tokens": False},
+    "vision.videos.VideoDefaults": {"fps": 2.0, "min_frames": 4, "max_frames": 768, "positions_per_second": 0},
     "weights.loader.load_weights": {"progress": True},
     "weights.loader.load_dummy_weights": {"seed": 0, "device": "cpu"},
 }

@@ -225,7 +225,7 @@ def test_a_model_without_a_tower_says_so(server):
 
 
 def test_clients_learn_that_a_model_sees(seeing):
-    assert httpx.get(f"{seeing.url}/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
+    assert httpx.get(f"{seeing.url}/v1/models").json()["data"][0]["input_modalities"] == ["text", "image", "video"]
 
 
 @pytest.mark.timing
