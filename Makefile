@@ -4,7 +4,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # pip's "no": nothing is compiled to bytecode before it is imported, which would take longer than all else of an install.
 export PIP_NO_COMPILE := 0
 HATCH := .venv/bin/hatch
-HATCH_VERSION := 1.18.2
 SERVE := .serve/bin/atom
 ARGS ?=
 
@@ -82,13 +81,11 @@ $(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.to
 	@$(PYTHON) -m tools.serve_environment .serve
 	@touch $@
 
-# --clear: where the first try was stopped, make has removed $@, and pip would not bring it back. `run true` also brings
-# what such a try left out of .hatch/dev, as `env create` would not.
-$(HATCH): Makefile
+# `run true` adds torch, the packages for editing, and what a first try that was stopped left out of .hatch/dev.
+$(HATCH): Makefile tools/development_environment.py $(wildcard tools/locked/*.txt)
 	@$(check-python)
-	@$(PYTHON) -m venv --clear .venv
-	@$(PYTHON) tools/progress_line.py 'Installing hatch' .venv/bin/python -m pip --disable-pip-version-check install hatch==$(HATCH_VERSION)
-	@$(PYTHON) tools/progress_line.py 'Making the development environment in .hatch (once; torch is large)' $@ -v run true
+	@$(PYTHON) -m tools.development_environment
+	@$(PYTHON) tools/progress_line.py 'Installing torch and the packages (once; torch is large)' $@ -v run true
 	@touch $@
 
 define check-python

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from source_tree import ROOT, project
+from tools.development_environment import ENVIRONMENTS, LOCKED, UNLOCKED, _install
 from tools.serve_environment import PACKAGES, pinned
 
 TALKS = "import sys; [print(f'Collecting package-{n}') for n in range(30)]; sys.exit(int(sys.argv[1]))"
@@ -70,3 +71,40 @@ def test_serving_does_not_ask_for_the_development_environment(target: str, tmp_p
     assert "tools.serve_environment" in shown
     # The interpreter that runs this test may lie in a folder of hatch's.
     assert not [line for line in shown.splitlines() if "bin/hatch" in line or "hatch run" in line]
+
+
+def test_what_runs_in_development_is_locked_by_its_hash():
+    environments = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["envs"]
+    locked = {name: _locked(name) for name in ENVIRONMENTS}
+    for line in environments["default"]["dependencies"]:
+        wanted, _, version = line.split(";")[0].strip().partition("==")
+        name = wanted.split("[")[0]
+        if not name.startswith(UNLOCKED):
+            assert locked["development"].get(name.lower()) == version, (
+                f"{line}: python -m tools.development_environment --lock"
+            )
+    assert "hatch" in locked["hatch"]
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_an_environment_is_installed_by_hashes_alone(name: str):
+    command = _install(ENVIRONMENTS[name], name)
+    assert {"--require-hashes", "--no-deps", str(LOCKED / f"{name}.txt")} <= set(command)
+    shown = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "-C", str(ROOT), "HATCH=.absent/hatch", "setup"],
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
+    assert "tools.development_environment" in shown
+    assert "pip install" not in shown
+
+
+def _locked(name: str) -> dict[str, str]:
+    """Versions of what is locked, by name; each has a hash."""
+    versions: dict[str, str] = {}
+    for entry in (LOCKED / f"{name}.txt").read_text().replace(" \\\n", " ").splitlines():
+        requirement, *hashes = entry.split(" --hash=")
+        assert hashes, f"{entry} has no hash"
+        assert all(digest.strip().startswith("sha256:") for digest in hashes)
+        package, _, version = requirement.split(";")[0].strip().partition("==")
+        versions[package.lower()] = version
+    return versions
