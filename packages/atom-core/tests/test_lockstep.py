@@ -63,3 +63,19 @@ def test_an_engine_that_does_not_answer_is_named(engines: list[Lockstep], monkey
     monkeypatch.setattr(lockstep, "AGREE_SECONDS", 0.1)
     with pytest.raises(EngineDeadError, match=r"engine 0 has not answered for 0 s, and shares its experts"):
         engines[1].agree(1)
+
+
+def test_an_end_that_is_heard_of_a_moment_later_still_explains_what_broke(engines: list[Lockstep]):
+    leaves = threading.Timer(0.1, engines[1].close)
+    leaves.start()
+    lost = engines[0].lost()
+    leaves.join()
+    assert lost is not None
+    assert lost.cause.startswith("engine 1 is gone")
+
+
+def test_an_error_of_its_own_is_not_blamed_on_engines_that_are_there(
+    engines: list[Lockstep], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lockstep, "_LOST_SECONDS", 0.05)
+    assert engines[0].lost() is None

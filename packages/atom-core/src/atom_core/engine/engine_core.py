@@ -257,6 +257,10 @@ class EngineCore:
         """What ended the workers, or another engine that this one needs; None while they work. For any thread."""
         return self._executor.failure or self._lockstep.failure
 
+    def failure_behind(self, error: Exception) -> Failure:
+        """What `error` is told as: another engine's end explains why an exchange with it broke."""
+        return self._lockstep.lost() or Failure.of(error)
+
     @property
     def stopped_ranks(self) -> tuple[int, ...]:
         """Workers that a signal has stopped. For any thread."""

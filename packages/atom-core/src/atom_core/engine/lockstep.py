@@ -20,6 +20,8 @@ from atom_core.worker.ranks.meeting import Engines
 AGREE_SECONDS = 300.0
 MEET_SECONDS = 600.0
 _TRY_SECONDS = 0.05
+# An exchange may break a moment before it is heard that another engine is gone.
+_LOST_SECONDS = 1.0
 # The number of a step, and how many rows the engine has in it; when they meet, the engine's number in place of these.
 _WORD = struct.Struct("<qq")
 
@@ -84,6 +86,12 @@ class Lockstep:
     @property
     def failure(self) -> Failure | None:
         """That another engine is gone; None while all are there. For any thread."""
+        return self._failure
+
+    def lost(self) -> Failure | None:
+        """As `failure`, where it may take a moment to be heard."""
+        if self._thread is not None:
+            self._thread.join(_LOST_SECONDS)  # it ends with the first engine that is gone
         return self._failure
 
     def agree(self, num_rows: int) -> tuple[int, ...]:
@@ -174,6 +182,8 @@ class NoLockstep:
     def meet(self) -> None: ...
 
     def on_call(self, called: Callable[[], None]) -> None: ...
+
+    def lost(self) -> Failure | None: ...
 
     def agree(self, num_rows: int) -> tuple[int, ...]:
         return ()

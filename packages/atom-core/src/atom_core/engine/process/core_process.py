@@ -83,7 +83,7 @@ def main() -> int:
         sender.send(Ready(core.info))
         _EngineLoop(core, context, sender, start.folder).run()
     except Exception as error:
-        sender.send(Failed(Failure.of(error)))
+        sender.send(Failed(core.failure_behind(error)))
         return 1
     finally:
         _close(context, sender)
