@@ -30,7 +30,7 @@ class VideoMarks(NamedTuple):
         if spec.video is None:
             raise InvalidRequestError("this model sees no videos: send pictures", NAME)
         ids = (spec.start_token_id, spec.video.token_id, spec.end_token_id)
-        texts = [None if tokenizer is None else tokenizer.id_to_token(each) for each in ids]
+        texts = [None if tokenizer is None or each is None else tokenizer.id_to_token(each) for each in ids]
         if not all(texts):
             raise InvalidRequestError("the tokenizer has no tokens that stand for videos: send pictures", NAME)
         start, video, end = map(str, texts)
