@@ -141,7 +141,7 @@ def _qwen3_5(
     """The first five layers, and the whole tower.
 
     Args:
-        heads: of queries, of keys in attention, and of values in delta nets.
+        heads: how many of queries, of keys in attention, and of values in delta nets.
         experts: how many, and their size; None is an MLP of 17408.
     """
     model, (queries, keys, values) = "model.language_model", heads
