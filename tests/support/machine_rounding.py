@@ -34,7 +34,7 @@ def rounded_rows(x: torch.Tensor, weights: WeightFormat, arch: str, release: str
 def rounded_heads(x_THK: torch.Tensor, rounded_to: str, release: str) -> torch.Tensor:
     """What is left of rows that a product of heads rounds as it reads them.
 
-    Of two e2m1 numbers that are as near, kernels from git take the even code, and those on PyPI the larger one.
+    Where two e2m1 numbers are as near, kernels from git take the even code, and those on PyPI the larger one.
     """
     x = x_THK.float()
     if rounded_to == "mxfp4":

@@ -35,7 +35,7 @@ USUAL = (
     *("seed_oss", "hunyuan_v1_dense", "exaone4", "qwen2_moe", "gpt_neox", "biogpt"),
 )
 OTHERS = (
-    *("cohere", "olmo", "gemma", "phi", "glm", "glm4", "helium", "arcee", "apertus", "ministral", "ministral3"),
+    *("cohere", "olmo", "gemma", "phi", "glm", "glm4", "helium", "arcee", "apertus", "ministral"),
     *("granitemoe", "ernie4_5_moe", "dots1", "hunyuan_v1_moe", "flex_olmo", "phimoe", "vaultgemma", "nanochat"),
 )
 WITH_A_FILE = ("llama", "qwen3")

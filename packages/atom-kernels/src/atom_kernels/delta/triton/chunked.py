@@ -101,7 +101,7 @@ def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor
     from atom_kernels.delta.triton.factor_channels import factor_channels_kernel
 
     options, heads, size = _options(problem), problem.num_value_heads, problem.key_dim
-    # Of numbers that are none larger than 1: float16 has more of their bits than bfloat16.
+    # No number is larger than 1 there: float16 has more of their bits than bfloat16.
     options["HALF"] = tl.float32 if problem.dtype is torch.float32 else tl.float16
 
     def run(num_chunks: int, rows: tuple[torch.Tensor, ...], *others: Any) -> tuple[torch.Tensor, ...]:
