@@ -191,8 +191,27 @@ def _tower(hidden: int) -> Others:
     }
 
 
+def _moonvit(size: int, inner: int, embedding: int) -> dict[str, tuple[str, str]]:
+    """The whole tower of Kimi-K2.5, and the projector behind it, which takes squares of four patches."""
+    blocks, merged = "vision_tower.encoder.blocks.{0..26}", 4 * size
+    products = {
+        f"{blocks}.wqkv": (3 * size, size), f"{blocks}.wo": (size, size),
+        f"{blocks}.mlp.fc0": (inner, size), f"{blocks}.mlp.fc1": (size, inner),
+        "mm_projector.proj.0": (merged, merged), "mm_projector.proj.2": (embedding, merged),
+    }  # fmt: skip
+    norms = (f"{blocks}.{{norm0,norm1}}", "vision_tower.encoder.final_layernorm", "mm_projector.pre_norm")
+    return {
+        **{f"{name}.weight": (_BF16, f"{rows} {columns}") for name, (rows, columns) in products.items()},
+        **{f"{name}.bias": (_BF16, f"{rows}") for name, (rows, _) in products.items()},
+        **{f"{name}.{{weight,bias}}": (_BF16, f"{size}") for name in norms},
+        "vision_tower.patch_embed.proj.weight": (_BF16, f"{size} 3 14 14"),
+        "vision_tower.patch_embed.proj.bias": (_BF16, f"{size}"),
+        "vision_tower.patch_embed.pos_emb.weight": (_BF16, f"64 64 {size}"),
+    }
+
+
 def _kimi_k2_5() -> PublishedCheckpoint:
-    """Routed experts in int4, all else plain; what sees pictures is passed over."""
+    """Routed experts in int4, all else plain, and the whole tower."""
     model = "language_model.model"
     attention, norms = _latents(f"{model}.layers.{{0..2}}.self_attn", 7168, 64, (128, 64, 128), 1536)
     mixture, int4 = f"{model}.layers.{{1,2}}.mlp", packed(32, "I32")
@@ -210,11 +229,8 @@ def _kimi_k2_5() -> PublishedCheckpoint:
         | {
             f"{mixture}.gate.weight": (_BF16, "384 7168"),
             f"{mixture}.gate.e_score_correction_bias": ("F32", "384"),
-            "vision_tower.encoder.blocks.{0..26}.{norm0,norm1}.{weight,bias}": (_BF16, "1152"),
-            "mm_projector.pre_norm.{weight,bias}": (_BF16, "1152"),
+            **_moonvit(1152, 4304, 7168),
         },
-        "vision_tower.",
-        "mm_projector.",
     )
 
 
