@@ -98,12 +98,6 @@ HARMLESS: Harmless = {
         '"input_y", "input_x"',
     ): "queries and keys are turned alike",
     (
-        "aiter/attention/latent.py",
-        "key_HNC.transpose(1, 2).contiguous()",
-        "key_HNC.transpose(1, 2)",
-    ): "products copy what is not contiguous: it is made so once, for no step to do it",
-    ("aiter/attention/latent.py", "value_HVC.contiguous()", "value_HVC"): "as with what makes keys",
-    (
         "aiter/attention/shuffled.py",
         "tokens.q.contiguous()",
         "tokens.q",

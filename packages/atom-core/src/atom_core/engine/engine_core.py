@@ -130,7 +130,9 @@ class EngineCore:
             scheduled = self._scheduler.schedule()
         if scheduled is not None:
             is_idle = not self._in_flight
-            step = self._in_flight.submit(self._agreed(scheduled))
+            if self._lockstep.is_shared:
+                scheduled = self._agreed(scheduled)
+            step = self._in_flight.submit(scheduled)
             self._release_sampler(step)
             if is_idle:
                 # Nothing else computes: what this thread does next would keep the worker's from running Python.

@@ -40,6 +40,8 @@ class Lockstep:
         OSError: another engine has its number.
     """
 
+    is_shared = True
+
     def __init__(self, folder: Path, engines: Engines) -> None:
         self._folder, self._engines = folder, engines
         self._on_call: Callable[[], None] = lambda: None
@@ -177,7 +179,7 @@ class Lockstep:
 class NoLockstep:
     """An engine that has all of its experts, and takes its steps alone."""
 
-    is_called, failure = False, None
+    is_shared, is_called, failure = False, False, None
 
     def meet(self) -> None: ...
 

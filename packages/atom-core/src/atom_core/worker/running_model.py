@@ -117,6 +117,9 @@ class RunningModel:
             self._embeds = self._pooler.update(step)
         if self.model.balancer is not None and (step.scheduled or step.rows_of_engines):
             self.model.balancer.before_step()
+        if not step.rows_of_engines:
+            self._compute(step)
+            return
         with rows_of_engines(step.rows_of_engines):
             self._compute(step)
 

@@ -43,6 +43,13 @@ class Mistral3Config(MistralConfig):
         return float(self.rope.get("llama_4_scaling_beta") or 0.0)
 
 
+@dataclass(frozen=True)
+class Ministral3Config(Mistral3Config):
+    """The same fields where the text is saved by itself."""
+
+    model_type: str = "ministral3"
+
+
 class Mistral3Attention(LlamaAttention):
     """Queries behind the original length are multiplied, so that the scores of a long text do not even out."""
 
@@ -69,7 +76,7 @@ class Mistral3DecoderLayer(LlamaDecoderLayer):
 class Ministral3ForCausalLM(MistralForCausalLM):
     """The text alone, saved by itself."""
 
-    config_class = Mistral3Config
+    config_class = Ministral3Config
     decoder_layer = Mistral3DecoderLayer
 
 

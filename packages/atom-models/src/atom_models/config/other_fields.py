@@ -81,7 +81,7 @@ _ROPE_CHANGES_RESULTS: Mapping[str, tuple[Any, ...]] = {
 _ROPE_READ = """
     rope_type type rope_theta factor partial_rotary_factor original_max_position_embeddings low_freq_factor
     high_freq_factor beta_fast beta_slow truncate mscale mscale_all_dim attention_factor long_factor short_factor
-    mrope_section mrope_interleaved finetuned
+    mrope_section mrope_interleaved finetuned max_position_embeddings
 """
 
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class VideoDefaults:
@@ -71,6 +69,8 @@ class VideoSpec:
         Raises:
             ValueError: it has fewer than one picture needs.
         """
+        import numpy as np
+
         self._check_length(num_frames)
         wanted = num_frames / fps * self.fps
         if self.are_spread:
@@ -128,6 +128,8 @@ class VideoSpec:
             num_frames: those that were taken.
             taken_fps: how many of a second were.
         """
+        import numpy as np
+
         count = self.num_pictures(num_frames)
         if self.has_timestamps:
             return [None] * count
