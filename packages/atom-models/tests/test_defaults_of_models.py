@@ -102,6 +102,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "architectures.minimax_m2.MiniMaxM2Config": {"scoring_func": "sigmoid", "use_routing_bias": True},
     "architectures.mistral.MistralConfig": {"sliding_window": 4096},
+    "architectures.mistral3.Ministral3Config": {"model_type": "ministral3"},
     "architectures.mistral3.Mistral3Config": {"model_type": "mistral"},
     "architectures.mixtral.MixtralConfig": {"num_experts_per_tok": 2},
     "architectures.nemotron.NemotronConfig": {"hidden_act": "relu2", "rms_norm_eps": 1e-05},
