@@ -16,8 +16,9 @@ from torch import nn
 from atom_kernels.mixers import MixerPlan
 from atom_models.build_context import BuildContext
 from atom_models.layers import Layer, LayerNorm, ReplicatedLinear, Residual, UngatedActivation, UngatedMLP
-from atom_models.vision.attention import AttendedRuns, PictureAttention, attend_within, plan_attention
+from atom_models.vision.attention import PictureAttention, attend_within, plan_attention
 from atom_models.vision.batch import PictureBatch, as_table
+from atom_models.vision.blocks import PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
@@ -88,27 +89,18 @@ def _cubic(distance: torch.Tensor, a: float = -0.75) -> torch.Tensor:
     return torch.where(distance <= 1, near, far)
 
 
-class MoonViTBlock(Layer):
+class MoonViTBlock(PictureBlock):
     def __init__(self, config: MoonViTConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.norm0 = LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm0")
-        self.attn = PictureAttention(plan, size, context, prefix=prefix, qkv="wqkv", proj="wo")
-        self.norm1 = LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm1")
-        self.mlp = UngatedMLP(
-            size,
-            config.intermediate_size,
-            config.hidden_act,
-            context=context,
-            prefix=f"{prefix}.mlp",
-            up="fc0",
-            down="fc1",
-            bias=True,
-        )
-
-    def forward(self, residual: Residual, runs: AttendedRuns) -> Residual:
-        residual = residual.plus(self.attn(self.norm0(residual), runs))
-        return residual.plus(self.mlp(self.norm1(residual)))
+        size, mlp = config.hidden_size, f"{prefix}.mlp"
+        super().__init__(
+            LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm0"),
+            PictureAttention(plan, size, context, prefix=prefix, qkv="wqkv", proj="wo"),
+            LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm1"),
+            UngatedMLP(
+                *(size, config.intermediate_size, config.hidden_act),
+                context=context, prefix=mlp, up="fc0", down="fc1", bias=True,
+            ),
+        )  # fmt: skip
 
 
 class KimiProjector(Layer):

@@ -16,9 +16,7 @@ from torch import nn
 from atom_kernels.mixers import MixerPlan
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
-    GatedActivation,
     Layer,
-    MergedColumnParallelLinear,
     QKVParallelLinear,
     ReplicatedLinear,
     Residual,
@@ -27,6 +25,7 @@ from atom_models.layers import (
 )
 from atom_models.vision.attention import AttendedRuns, attend_within, plan_attention
 from atom_models.vision.batch import PictureBatch, as_table
+from atom_models.vision.blocks import GatedPictureMLP, PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
@@ -82,31 +81,15 @@ class PixtralAttention(Layer):
         return self.o_proj(attended.view(len(x), -1))
 
 
-class PixtralMLP(Layer):
-    def __init__(self, config: PixtralVisionConfig, context: BuildContext, *, prefix: str) -> None:
-        super().__init__()
-        size = config.intermediate_size
-        self.gate_up_proj = MergedColumnParallelLinear(
-            config.hidden_size, {"gate_proj": size, "up_proj": size}, context, prefix=f"{prefix}.gate_up_proj"
-        )
-        self.act = GatedActivation(config.hidden_act, size, context, after=self.gate_up_proj)
-        self.down_proj = ReplicatedLinear(size, config.hidden_size, context, prefix=f"{prefix}.down_proj")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.act(self.gate_up_proj(x)))
-
-
-class PixtralBlock(Layer):
+class PixtralBlock(PictureBlock):
     def __init__(self, config: PixtralVisionConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, _EPS, context, prefix=f"{prefix}.attention_norm")
-        self.attention = PixtralAttention(plan, config, context, prefix=f"{prefix}.attention")
-        self.ffn_norm = RMSNorm(config.hidden_size, _EPS, context, prefix=f"{prefix}.ffn_norm")
-        self.feed_forward = PixtralMLP(config, context, prefix=f"{prefix}.feed_forward")
-
-    def forward(self, residual: Residual, runs: AttendedRuns) -> Residual:
-        residual = residual.plus(self.attention(self.attention_norm(residual), runs))
-        return residual.plus(self.feed_forward(self.ffn_norm(residual)))
+        size, inner, activation = config.hidden_size, config.intermediate_size, config.hidden_act
+        super().__init__(
+            RMSNorm(size, _EPS, context, prefix=f"{prefix}.attention_norm"),
+            PixtralAttention(plan, config, context, prefix=f"{prefix}.attention"),
+            RMSNorm(size, _EPS, context, prefix=f"{prefix}.ffn_norm"),
+            GatedPictureMLP(size, inner, activation, context, prefix=f"{prefix}.feed_forward", bias=False),
+        )
 
 
 class Mistral3Projector(Layer):

@@ -15,16 +15,15 @@ from torch import nn
 from atom_kernels.mixers import MixerPlan
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
-    GatedActivation,
     Layer,
-    MergedColumnParallelLinear,
     ReplicatedLinear,
     Residual,
     RMSNorm,
     UngatedActivation,
 )
-from atom_models.vision.attention import AttendedRuns, PictureAttention, attend_within, plan_attention
+from atom_models.vision.attention import PictureAttention, attend_within, plan_attention
 from atom_models.vision.batch import PictureBatch, angles
+from atom_models.vision.blocks import GatedPictureMLP, PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
@@ -51,36 +50,15 @@ class Qwen2_5VLVisionConfig(VisionConfig):
         return self.window_size // self.spatial_merge_size // self.patch_size
 
 
-class Qwen2_5VLVisionMLP(Layer):
-    def __init__(self, config: Qwen2_5VLVisionConfig, context: BuildContext, *, prefix: str) -> None:
-        super().__init__()
-        size = config.intermediate_size
-        self.gate_up_proj = MergedColumnParallelLinear(
-            config.hidden_size,
-            {"gate_proj": size, "up_proj": size},
-            context,
-            prefix=f"{prefix}.gate_up_proj",
-            bias=True,
-        )
-        self.act = GatedActivation(config.hidden_act, size, context, after=self.gate_up_proj)
-        self.down_proj = ReplicatedLinear(size, config.hidden_size, context, prefix=f"{prefix}.down_proj", bias=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.act(self.gate_up_proj(x)))
-
-
-class Qwen2_5VLVisionBlock(Layer):
+class Qwen2_5VLVisionBlock(PictureBlock):
     def __init__(self, config: Qwen2_5VLVisionConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.norm1 = RMSNorm(size, _EPS, context, prefix=f"{prefix}.norm1")
-        self.attn = PictureAttention(plan, size, context, prefix=f"{prefix}.attn")
-        self.norm2 = RMSNorm(size, _EPS, context, prefix=f"{prefix}.norm2")
-        self.mlp = Qwen2_5VLVisionMLP(config, context, prefix=f"{prefix}.mlp")
-
-    def forward(self, residual: Residual, runs: AttendedRuns) -> Residual:
-        residual = residual.plus(self.attn(self.norm1(residual), runs))
-        return residual.plus(self.mlp(self.norm2(residual)))
+        size, inner, activation = config.hidden_size, config.intermediate_size, config.hidden_act
+        super().__init__(
+            RMSNorm(size, _EPS, context, prefix=f"{prefix}.norm1"),
+            PictureAttention(plan, size, context, prefix=f"{prefix}.attn"),
+            RMSNorm(size, _EPS, context, prefix=f"{prefix}.norm2"),
+            GatedPictureMLP(size, inner, activation, context, prefix=f"{prefix}.mlp", bias=True),
+        )
 
 
 class Qwen2_5VLPatchMerger(Layer):

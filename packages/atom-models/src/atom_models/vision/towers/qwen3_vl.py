@@ -19,8 +19,9 @@ from atom_models.build_context import BuildContext
 from atom_models.layers import Layer, LayerNorm, ReplicatedLinear, Residual, UngatedActivation, UngatedMLP
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.vision.attention import AttendedRuns, PictureAttention, attend_within, plan_attention
+from atom_models.vision.attention import PictureAttention, attend_within, plan_attention
 from atom_models.vision.batch import PictureBatch, angles
+from atom_models.vision.blocks import PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
@@ -89,27 +90,18 @@ class LearnedPositions(WeightedLayer):
         self._table = weights["weight"].flatten(end_dim=-2)
 
 
-class Qwen3VLVisionBlock(Layer):
+class Qwen3VLVisionBlock(PictureBlock):
     def __init__(self, config: Qwen3VLVisionConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.norm1 = LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm1")
-        self.attn = PictureAttention(plan, size, context, prefix=f"{prefix}.attn")
-        self.norm2 = LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm2")
-        self.mlp = UngatedMLP(
-            size,
-            config.intermediate_size,
-            config.hidden_act,
-            context=context,
-            prefix=f"{prefix}.mlp",
-            up="linear_fc1",
-            down="linear_fc2",
-            bias=True,
-        )
-
-    def forward(self, residual: Residual, runs: AttendedRuns) -> Residual:
-        residual = residual.plus(self.attn(self.norm1(residual), runs))
-        return residual.plus(self.mlp(self.norm2(residual)))
+        size, mlp = config.hidden_size, f"{prefix}.mlp"
+        super().__init__(
+            LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm1"),
+            PictureAttention(plan, size, context, prefix=f"{prefix}.attn"),
+            LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm2"),
+            UngatedMLP(
+                *(size, config.intermediate_size, config.hidden_act),
+                context=context, prefix=mlp, up="linear_fc1", down="linear_fc2", bias=True,
+            ),
+        )  # fmt: skip
 
 
 class Qwen3VLPatchMerger(Layer):
