@@ -21,7 +21,7 @@ def rows_of_engines(counts: Sequence[int]) -> Iterator[None]:
     """For the step that this thread runs: how many rows each engine has, by its number; all of them run it.
 
     Outside of it, or where nothing is told, mixtures exchange nothing, and take this engine's rows for those of every
-    engine: what comes out is nothing's result, and took as much time and memory.
+    engine: the output then means nothing, and takes the time and memory of a real step.
     """
     before = _rows_of_engines.set(counts)
     try:
