@@ -81,11 +81,10 @@ $(SERVE): Makefile tools/serve_environment.py $(wildcard packages/*/pyproject.to
 	@$(PYTHON) -m tools.serve_environment .serve
 	@touch $@
 
-# `run true` adds torch, the packages for editing, and what a first try that was stopped left out of .hatch/dev.
 $(HATCH): Makefile tools/development_environment.py $(wildcard tools/locked/*.txt)
 	@$(check-python)
 	@$(PYTHON) -m tools.development_environment
-	@$(PYTHON) tools/progress_line.py 'Installing torch and the packages (once; torch is large)' $@ -v run true
+	@$@ run true
 	@touch $@
 
 define check-python

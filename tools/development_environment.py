@@ -2,7 +2,8 @@
 
 `.venv` holds hatch, and `.hatch/dev` all that the packages and their tests need. Both get what `tools/locked` names,
 each file of it by its hash: nothing that was put in its place on an index is run. torch has no line there, since its
-builds differ from machine to machine; hatch adds it, and the packages for editing.
+builds differ from machine to machine: it and the packages, for editing, come last. hatch, which may remember an
+environment of this name that is gone, finds everything in its place.
 
 `--lock` writes these lists anew from what is installed now. It wants `uv`.
 """
@@ -16,6 +17,7 @@ import tomllib
 from pathlib import Path
 
 from tools.progress_line import run
+from tools.serve_environment import pinned
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKED = ROOT / "tools" / "locked"
@@ -33,7 +35,9 @@ def make_environments(root: Path = ROOT) -> int:
         for title, command in ((f"Making {folder}", makes), (f"Installing {name}", _install(root / folder, name))):
             if status := run(title, command):
                 return status
-    return 0
+    return run(
+        "Installing torch and the packages (once; torch is large)", _install_rest(root / ENVIRONMENTS["development"])
+    )
 
 
 def write_lists() -> int:
@@ -61,10 +65,20 @@ def _markers() -> dict[str, str]:
     return {requirement.partition("==")[0]: f"; {marker.strip()}" for requirement, _, marker in parts if marker}
 
 
-def _install(folder: Path, name: str) -> list[str]:
+def _pip_install(folder: Path) -> list[str]:
     # Compiling what is never imported would take longer than all else.
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
-    return [*pip, "--no-deps", "--require-hashes", "--requirement", str(LOCKED / f"{name}.txt")]
+    return [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
+
+
+def _install(folder: Path, name: str) -> list[str]:
+    return [*_pip_install(folder), "--no-deps", "--require-hashes", "--requirement", str(LOCKED / f"{name}.txt")]
+
+
+def _install_rest(folder: Path) -> list[str]:
+    packages = [
+        part for path in sorted(ROOT.glob("packages/*/pyproject.toml")) for part in ("--editable", str(path.parent))
+    ]
+    return [*_pip_install(folder), "--no-build-isolation", pinned("torch"), *packages]
 
 
 if __name__ == "__main__":
