@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from source_tree import ROOT, project
-from tools.development_environment import ENVIRONMENTS, LOCKED, UNLOCKED, _install
+from tools.development_environment import ENVIRONMENTS, LOCKED, UNLOCKED, _install, _install_rest
 from tools.serve_environment import PACKAGES, pinned
 
 TALKS = "import sys; [print(f'Collecting package-{n}') for n in range(30)]; sys.exit(int(sys.argv[1]))"
@@ -96,6 +97,13 @@ def test_an_environment_is_installed_by_hashes_alone(name: str):
     ).stdout  # fmt: skip
     assert "tools.development_environment" in shown
     assert "pip install" not in shown
+
+
+def test_torch_and_every_package_come_last_and_are_not_left_to_what_hatch_remembers():
+    command = _install_rest(ENVIRONMENTS["development"])
+    assert pinned("torch") in command
+    packages = {str(path.parent) for path in ROOT.glob("packages/*/pyproject.toml")}
+    assert packages == {where for flag, where in itertools.pairwise(command) if flag == "--editable"}
 
 
 def _locked(name: str) -> dict[str, str]:
