@@ -9,14 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from atom_server import settings
 from atom_server.bench.origin import origin
 from atom_server.bench.outcome import BenchError
 from atom_server.bench.saved_results import save_json
 from atom_server.bench.tasks.evaluation import Evaluation, Score, check_command, evaluate
-from atom_server.bench.tasks.own_server import own_server
 from atom_server.cli.bench.load_flags import count
 from atom_server.cli.columns import columns
 
@@ -73,6 +70,8 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
     if args.base_url:
         yield args.base_url.rstrip("/")
         return
+    from atom_server.bench.tasks.own_server import own_server
+
     flags = ["--model", args.model, "--kv-cache-dtype", args.kv_cache_dtype]
     flags += ["--quantization", *args.quantization] if args.quantization else []
     flags += ["--dtype", args.dtype] if args.dtype else []
@@ -82,6 +81,9 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _served_model(url: str, key: str | None) -> str:
+    # A fifth of a second to import, which no other command waits for.
+    import httpx
+
     try:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return httpx.get(f"{url}/v1/models", headers=headers).raise_for_status().json()["data"][0]["id"]
