@@ -9,7 +9,7 @@ from openai.types import CreateEmbeddingResponse
 from PIL import Image
 
 from atom_core import LLMEngine
-from embedding_folder import end_texts_with_a_token, write_json, write_modules
+from embedding_folder import EOS, end_texts_with_a_token, write_json, write_modules
 from pictures import file_of, two_colors, url_of
 from tiny_seeing import make_tiny_seeing
 from videos import url_of_frames
@@ -93,14 +93,19 @@ def test_an_official_client_posts_messages_as_it_does_to_vllm(seeing, expected):
 
 
 def test_the_end_of_a_conversation_can_be_chosen(seeing):
-    """The state of another token each time: that behind the turn, that of an open turn, and the tokenizer's own."""
-    messages = CONVERSATIONS[2]
-    ends = ({"add_generation_prompt": False}, {}, {"add_special_tokens": True})
-    found = [vector(embed(seeing, messages, **fields)) for fields in ends]
-    open_turn = [*messages, {"role": "assistant", "content": "x"}]
-    found.append(vector(embed(seeing, open_turn, add_generation_prompt=False, continue_final_message=True)))
-    for index, one in enumerate(found):
-        assert all(one != pytest.approx(other, abs=1e-3) for other in found[:index])
+    """That behind the turn, that of an open turn, that inside one, and the tokenizer's own."""
+    turns, text = CONVERSATIONS[2], SYSTEM + "the sea" + ANSWER
+    inside = [*turns, {"role": "assistant", "content": "x"}]
+    ends = [
+        (turns, {"add_generation_prompt": False}, text.removesuffix("<|im_start|>assistant\n")),
+        (turns, {}, text),
+        (inside, {"add_generation_prompt": False, "continue_final_message": True}, text + "x"),
+        (turns, {"add_special_tokens": True}, text + EOS),
+    ]
+    for messages, fields, ended in ends:
+        tokens = seeing.post("/tokenize", prompt=ended, add_special_tokens=False).json()["tokens"]
+        of_tokens = vector(seeing.post("/v1/embeddings", input=tokens))
+        assert vector(embed(seeing, messages, **fields)) == pytest.approx(of_tokens, abs=1e-5)
 
 
 REFUSED = {

@@ -42,7 +42,8 @@ class EmbeddingRequest(PromptRequest):
     def check(self) -> None:
         """Raise APIError 400 unless there is one thing to embed."""
         if (self.input is None) == (self.messages is None):
-            raise APIError(400, "give either 'input' or 'messages'", param="input")
+            code = "missing_required_parameter" if self.input is None else "invalid_value"
+            raise APIError(400, "give either 'input' or 'messages'", param="input", code=code)
         if self.messages is not None and self.prompt_name is not None:
             message = "'prompt_name' goes with 'input': write what stands before messages as one of them"
             raise APIError(400, message, param="prompt_name")
