@@ -26,15 +26,20 @@ def make_embedding_folder(folder: Path, *, tie: bool = False, pooling: str = "la
     if index:
         weight_map = dict.fromkeys(bare, "model.safetensors")
         write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
+    write_modules(folder, pooling)
+    write_json(folder / "config_sentence_transformers.json", {"prompts": PROMPTS, "default_prompt_name": None})
+    end_texts_with_a_token(folder / "tokenizer.json")
+    return folder
+
+
+def write_modules(folder: Path, pooling: str = "lasttoken") -> None:
+    """Writes what says that states are pooled so, and that vectors have length 1."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
     write_json(folder / "modules.json", modules)
     (folder / "1_Pooling").mkdir()
     modes = {f"pooling_mode_{mode}": mode == pooling for mode in ("cls_token", "mean_tokens", "lasttoken")}
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 64, **modes, "include_prompt": True})
-    write_json(folder / "config_sentence_transformers.json", {"prompts": PROMPTS, "default_prompt_name": None})
-    end_texts_with_a_token(folder / "tokenizer.json")
-    return folder
 
 
 def end_texts_with_a_token(path: Path) -> None:

@@ -106,28 +106,39 @@ def tokens_of_transformers(
     """The greedy tokens that `transformers` generates after each prompt."""
     import transformers
 
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     found = []
     for tokens, images in prompts:
-        left = iter(images)
-        widened = [t for token in tokens for t in [token] * (_num_tokens(next(left)) if token == IMAGE else 1)]
-        ids = torch.tensor([widened])
-        seen: dict[str, Any] = {"mm_token_type_ids": (ids == IMAGE).int()}
-        if images:
-            grids = [(1, image.height // 4, image.width // 4) for image in images]
-            seen |= {"pixel_values": torch.cat([_patches(each) for each in images])}
-            seen |= {"image_grid_thw": torch.tensor(grids)}
+        given = _inputs(tokens, images)
         output = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
+            **given,
             max_new_tokens=num_tokens,
             min_new_tokens=num_tokens,
             do_sample=False,
             eos_token_id=None,
-            **seen,
         )
-        found.append(output[0, len(widened) :].tolist())
+        found.append(output[0, given["input_ids"].shape[1] :].tolist())
     return found
+
+
+def states_of_transformers(folder: Path, prompts: list[tuple[list[int], list[Image]]]) -> list[torch.Tensor]:
+    """The last hidden states ``[T, D]`` that `transformers` gives for each prompt."""
+    import transformers
+
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval().model
+    with torch.inference_mode():
+        return [model(**_inputs(tokens, images)).last_hidden_state[0] for tokens, images in prompts]
+
+
+def _inputs(tokens: list[int], images: list[Image]) -> dict[str, torch.Tensor]:
+    """What a model of `transformers` takes for a prompt with one image token for each picture."""
+    left = iter(images)
+    ids = torch.tensor([[t for token in tokens for t in [token] * (_num_tokens(next(left)) if token == IMAGE else 1)]])
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": (ids == IMAGE).int()}
+    if images:
+        grids = [(1, image.height // 4, image.width // 4) for image in images]
+        given |= {"pixel_values": torch.cat([_patches(each) for each in images]), "image_grid_thw": torch.tensor(grids)}
+    return given
 
 
 def _num_tokens(image: Image) -> int:

@@ -81,7 +81,7 @@ def test_a_picture_goes_with_one_turn_and_is_shown_again_with_it(echo, tmp_path)
     file.write_bytes(b"picture")
     show = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGljdHVyZQ=="}}
     shown = [show, {"type": "text", "text": "a"}]
-    conversation = Conversation(echo, GREEDY, pictures=[show["image_url"]["url"]])
+    conversation = Conversation(echo, GREEDY, shown=[show])
 
     async def run():
         for line in ("fail", "a", "/retry", "b", f"/image {file}", "a"):
@@ -92,11 +92,27 @@ def test_a_picture_goes_with_one_turn_and_is_shown_again_with_it(echo, tmp_path)
     assert asked[1:] == [shown, shown, "b", shown]
 
 
+def test_a_video_goes_beside_pictures_in_the_order_in_which_they_were_named(said, echo, tmp_path):
+    for name in ("a.png", "b.MOV"):
+        (tmp_path / name).write_bytes(b"file")
+    said(f"/video {tmp_path / 'b.MOV'}", f"/image {tmp_path / 'a.png'}", "c", "d")
+    first, last = (messages[-1]["content"] for messages, _ in echo.asked)
+    assert first == [
+        {"type": "video_url", "video_url": {"url": "data:video/quicktime;base64,ZmlsZQ=="}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,ZmlsZQ=="}},
+        {"type": "text", "text": "c"},
+    ]
+    assert last == "d"
+
+
 def test_a_file_that_is_no_picture_is_refused(said, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("hello")
-    assert said(f"/image {tmp_path / 'a.txt'}", "/image", f"/image {tmp_path / 'b.png'}", "a") == ["u:a", "a:A"]
+    assert said(
+        f"/image {tmp_path / 'a.txt'}", f"/video {tmp_path / 'b.png'}", "/image", f"/image {tmp_path / 'b.png'}", "a"
+    ) == ["u:a", "a:A"]
     errors = capsys.readouterr().err
-    assert "is no picture by its name; allowed are image/png" in errors
+    assert "is no video by its name; allowed are names with .mp4" in errors
+    assert "is no image by its name; allowed are names with .png" in errors
     assert "name a file" in errors
     assert "No such file" in errors
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 from PIL import Image
 
 from atom_core import LLMEngine, SamplingParams
 from atom_server import ServerOptions
+from atom_server.cli.terminal.engine_chats import chats_of
+from atom_server.cli.terminal.shown_files import part_of_file
+from atom_server.errors import APIError
 from pictures import file_of, two_colors, url_of
 from tiny_seeing import make_tiny_seeing
-from videos import url_of_frames
+from videos import grey_frames, url_of_frames, video_file
 
 FRAMES = [Image.effect_noise((40, 24), 90).convert("RGB") for _ in range(3)]
 URL = url_of_frames(FRAMES)
@@ -18,6 +23,10 @@ PICTURE = two_colors(24, 24)
 BEFORE = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|><|vision_start|><|video_pad|><|vision_end|>"
 PROMPT = BEFORE + "what is it?<|im_end|>\n<|im_start|>assistant\n"
 GREEDY = {"temperature": 0, "max_tokens": 8}
+RESPONSE = {"temperature": 0, "max_output_tokens": 16}
+SOURCE = {"type": "base64", "media_type": "video/jpeg", "data": URL.partition(",")[2]}
+# 24 x 40 pixels are 3 x 5 tokens of 8 x 8 pixels, for each two frames.
+NUM_TOKENS = 30
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +63,80 @@ def test_a_chat_with_a_picture_and_a_video_answers_as_an_engine_without_a_server
     text = seeing.engine.tokenizer.decode(tokenized["tokens"], skip_special_tokens=False)
     assert text.count("<0.2 seconds><|vision_start|><|video_pad|>") == 1
     assert text.count("<1.0 seconds><|vision_start|><|video_pad|>") == 1
+
+
+def test_responses_and_messages_answer_as_a_chat_does(seeing):
+    text = chat(seeing, shown(URL, pictures=())).json()["choices"][0]["message"]["content"]
+    content = [{"type": "input_video", "video_url": URL}, {"type": "input_text", "text": "what is it?"}]
+    answer = seeing.post(
+        "/v1/responses", input=[{"role": "user", "content": content}], max_output_tokens=8, temperature=0
+    ).json()
+    assert answer["output"][0]["content"][0]["text"] == text
+    for source in (SOURCE, {"type": "url", "url": URL}):
+        blocks = [{"type": "video", "source": source}, {"type": "text", "text": "what is it?"}]
+        answer = seeing.post("/v1/messages", messages=[{"role": "user", "content": blocks}], **GREEDY).json()
+        assert answer["content"][0]["text"] == text
+
+
+def test_a_stored_response_keeps_its_videos_for_those_that_go_on_from_it(seeing):
+    content = [{"type": "input_video", "video_url": URL}, {"type": "input_text", "text": "what is it?"}]
+    first = seeing.post("/v1/responses", input=[{"role": "user", "content": content}], **RESPONSE).json()
+    listed = httpx.get(f"{seeing.url}/v1/responses/{first['id']}/input_items").json()["data"]
+    assert listed[0]["content"][0] == {"type": "input_video", "video_url": URL}
+    more = seeing.post("/v1/responses", input="and now?", previous_response_id=first["id"], **RESPONSE).json()
+    assert more["usage"]["input_tokens"] > first["usage"]["input_tokens"] + RESPONSE["max_output_tokens"]
+
+
+def test_results_of_tools_have_videos_where_their_api_has(seeing):
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_video", "video_url": URL}]}
+    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {}}]}
+    block = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "video", "source": SOURCE}]}
+    messages = [{"role": "user", "content": "look"}, used, {"role": "user", "content": [block]}]
+    counted = [
+        seeing.post("/v1/responses", input=[call, result], **RESPONSE).json()["usage"]["input_tokens"],
+        seeing.post("/v1/messages/count_tokens", messages=messages).json()["input_tokens"],
+    ]
+    assert min(counted) > NUM_TOKENS
+
+
+def test_the_other_apis_refuse_videos_in_the_same_words(seeing):
+    """Each names the field that has them."""
+
+    def asked(url):
+        content = [{"type": "input_video", "video_url": url}] * 2
+        yield "input", seeing.post("/v1/responses", input=[{"role": "user", "content": content}], **RESPONSE)
+        blocks = [{"type": "video", "source": {"type": "url", "url": url}}] * 2
+        yield "messages", seeing.post("/v1/messages", messages=[{"role": "user", "content": blocks}], **GREEDY)
+
+    for name, answer in asked(URL):
+        error = answer.json()["error"]
+        assert (answer.status_code, name in error.get("param", name)) == (400, True), answer.text
+        assert "there are 2 videos; a prompt may have 1" in error["message"]
+    content = [{"type": "input_video", "video_url": {"url": URL}}]
+    answer = seeing.post("/v1/responses", input=[{"role": "user", "content": content}])
+    assert "must have a string 'video_url'; there are no files here" in answer.json()["error"]["message"]
+
+
+def test_commands_in_the_terminal_make_the_prompts_of_the_server(seeing, server, tmp_path):
+    pytest.importorskip("av")
+    file = tmp_path / "film.MP4"
+    file.write_bytes(video_file(grey_frames(4)))
+    parts = [part_of_file("video", file), *shown(URL)[0]["content"][:1]]
+
+    def prompt_of(running, content):
+        async def make():
+            with chats_of(running.engine) as chats:
+                return await chats.prompt([{"role": "user", "content": content}])
+
+        return asyncio.run_coroutine_threadsafe(make(), running.loop).result(60)
+
+    prompt = prompt_of(seeing, parts)
+    tokens = seeing.post("/tokenize", messages=[{"role": "user", "content": parts}]).json()["tokens"]
+    assert prompt.token_ids == [tokens]
+    assert len(prompt.images[0]) == 3, "a picture, and one for each two frames"
+    with pytest.raises(APIError, match="sees no pictures"):
+        prompt_of(server, parts[:1])
 
 
 def test_clients_learn_that_a_model_sees_videos(seeing):

@@ -15,7 +15,8 @@ from atom_core.engine.adapters.names import AdapterNames
 from atom_core.engine.embedding_model import EmbeddingModel
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.info import EngineInfo
-from atom_core.engine.inputs.given_prompts import Given, GivenPrompt, GivenText
+from atom_core.engine.inputs.checked_prompts import CheckedPrompts
+from atom_core.engine.inputs.given_prompts import Given, GivenPrompt
 from atom_core.engine.inputs.input_processor import InputProcessor
 from atom_core.engine.inputs.validation import check_text, missing_tokenizer
 from atom_core.engine.interrupts import interrupts_held
@@ -120,7 +121,7 @@ class LLMEngine:
 
     def embed(
         self,
-        prompts: GivenText | Sequence[GivenText],
+        prompts: Prompt | Sequence[Prompt],
         pooling: PoolingKind | None = None,
         *,
         prompt_name: str | None = None,
@@ -132,14 +133,17 @@ class LLMEngine:
         unless the folder's modules leave them as they are. The model's prompt of that name, or its default, is put
         before texts.
 
+        Args:
+            prompts: as those of `generate`; before what has pictures or videos nothing is put.
+
         Raises:
             InvalidRequestError: before anything is computed.
             RuntimeError: a prompt failed in the engine.
         """
         core = self._open_core()
         wanted, before = self.embedding_model.choose_pooling(pooling), self.embedding_model.prompt(prompt_name)
-        given = [before + prompt if isinstance(prompt, str) else prompt for prompt in _as_prompts(prompts)]
-        submission = self._inputs.process_embedding(self._encode(given), wanted)
+        texts = [before + prompt if isinstance(prompt, str) else prompt for prompt in _as_prompts(prompts)]
+        submission = self._inputs.process_embedding(self._check_prompts(self._given(texts)), wanted)
         _check_fit(core, submission)
         outputs = self._run([submission], use_tqdm=False)
         for output in outputs:
@@ -298,6 +302,13 @@ class LLMEngine:
             raise EngineDeadError("this engine was closed")
         return self._core
 
+    def _given(self, prompts: Sequence[Prompt]) -> list[GivenPrompt]:
+        return [GivenPrompt.of(prompt, self.info.images, self.tokenizer) for prompt in prompts]
+
+    def _check_prompts(self, given: Sequence[GivenPrompt]) -> CheckedPrompts:
+        token_ids = self._encode([prompt.text for prompt in given])
+        return self._inputs.check_prompts(token_ids, images=[prompt.images for prompt in given])
+
     def _encode(self, prompts: Sequence[Any]) -> list[list[int]]:
         """Token ids of each prompt; texts are encoded together, on several threads."""
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
@@ -328,15 +339,13 @@ class LLMEngine:
         if len(adapters) != len(prompts):
             raise InvalidRequestError(f"there are {len(adapters)} adapters for {len(prompts)} prompts", "adapter")
         adapter_ids = [self._adapters.id_of(name) for name in adapters]
-        given = [GivenPrompt.of(prompt, self.info.images, self.tokenizer) for prompt in prompts]
-        rows = zip(given, _one_for_each(params, len(prompts)), adapter_ids, strict=True)
+        rows = zip(self._given(prompts), _one_for_each(params, len(prompts)), adapter_ids, strict=True)
         submissions = []
         # What prompts in a row share is checked once.
         for _, group in groupby(rows, key=lambda row: (id(row[1]), row[2])):
             members = list(group)
             _, shared, adapter_id = members[0]
-            tokens = self._encode([prompt.text for prompt, _, _ in members])
-            checked = self._inputs.check_prompts(tokens, images=[prompt.images for prompt, _, _ in members])
+            checked = self._check_prompts([prompt for prompt, _, _ in members])
             submission = self._inputs.process(checked, shared, priority=priority, tenant=tenant, adapter_id=adapter_id)
             self._inputs.check_grammar(shared)
             _check_fit(core, submission)

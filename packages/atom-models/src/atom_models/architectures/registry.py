@@ -222,7 +222,7 @@ _ARCHITECTURES = {
         pictures=_QWEN3_PICTURES,
     ),
     "Qwen3VLForConditionalGeneration": Architecture(
-        "qwen3_vl", "Qwen3-VL-2B to 32B", (QK_NORM, IMAGES), pictures=_QWEN3_PICTURES
+        "qwen3_vl", "Qwen3-VL-2B to 32B; Qwen3-VL-Embedding", (QK_NORM, IMAGES), pictures=_QWEN3_PICTURES
     ),
     "Qwen3NextForCausalLM": Architecture(
         "qwen3_next", "Qwen3-Next-80B-A3B", (*_QWEN_HYBRID, *_QWEN_EXPERTS), num_undeclared=1

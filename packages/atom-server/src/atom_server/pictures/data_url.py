@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import base64
-import mimetypes
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 # Frames, one after the other: their base64 is separated by commas.
 FRAMES = "video/jpeg"
-VIDEO_TYPES = ("video/mp4", "video/quicktime", "video/webm", "video/x-matroska", "video/x-msvideo", FRAMES)
-MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
+# The types of files by the ends of their names; systems have other types for some of them.
+_FILES = {
+    "image": {
+        ".png": "image/png",
+        ".jpg": "image/jpeg",
+        ".jpeg": "image/jpeg",
+        ".webp": "image/webp",
+        ".gif": "image/gif",
+    },
+    "video": {
+        ".mp4": "video/mp4",
+        ".mov": "video/quicktime",
+        ".webm": "video/webm",
+        ".mkv": "video/x-matroska",
+        ".avi": "video/x-msvideo",
+    },
+}
+MEDIA_TYPES = tuple(dict.fromkeys(_FILES["image"].values()))
+VIDEO_TYPES = (*_FILES["video"].values(), FRAMES)
 # As some clients write them.
 _OTHER_NAMES = {"image/jpg": "image/jpeg"}
 _HEAD = re.compile(r"data:([^;,\s]{0,64})((?:;[^;,]{0,64}){0,4}),", re.IGNORECASE)
@@ -49,16 +65,17 @@ def data_of(url: str, media_types: Sequence[str] = MEDIA_TYPES) -> str:
     return url[found.end() :]
 
 
-def url_of_file(path: Path) -> str:
-    """The ``data:`` URL of a file.
+def url_of_file(path: Path, kind: str) -> str:
+    """The ``data:`` URL of a file that is an "image" or a "video".
 
     Raises:
-        PictureError: it is no picture, as its name says.
+        PictureError: it is none, as its name says.
         OSError: it cannot be read.
     """
-    media_type, _ = mimetypes.guess_type(path.name)
-    if media_type not in MEDIA_TYPES:
-        raise PictureError(f"{path} is no picture by its name; allowed are {', '.join(MEDIA_TYPES)}")
+    types = _FILES[kind]
+    media_type = types.get(path.suffix.lower())
+    if media_type is None:
+        raise PictureError(f"{path} is no {kind} by its name; allowed are names with {', '.join(types)}")
     return f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 

@@ -10,12 +10,10 @@ from starlette.requests import Request
 
 from atom_core import InvalidRequestError
 from atom_core.engine.inputs.placed_images import place_images
-from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
-from atom_core.messages import Image, Video
 from atom_core.tokenization.text_threads import PIECE_CHARACTERS
 from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
-from atom_server.pictures.decoder import no_pictures
+from atom_server.prompts.seen_media import SeenMedia
 from atom_server.prompts.texts import MAX_TOKENS, PromptTokens, encode_texts, most_characters, text_threads
 from atom_server.schemas.fields.content import Shown, text_of
 from atom_server.state import ServerState, server_state
@@ -48,8 +46,8 @@ async def encode_messages(
     if template is None:
         message = "this model has no chat template: use /v1/completions, or start the server with --chat-template FILE"
         raise APIError(400, message, param="messages", code="no_chat_template")
-    shown = Shown.of(messages)
-    _check_pictures(state, shown)
+    shown, media = Shown.of(messages), SeenMedia(state.engine, state.model_name, state.pictures)
+    media.check(shown)
     limit = most_characters(state, has_to_fit=has_to_fit) or _MAX_CHARACTERS
     is_left = threading.Event()
 
@@ -67,14 +65,12 @@ async def encode_messages(
         text = await until_disconnect(request, threads.run(render, is_long=_is_long(request, shown)))
     finally:
         is_left.set()
-    videos = await _videos(request, shown.videos, has_to_fit=has_to_fit)
-    if videos and (spec := state.engine.info.images) is not None:
-        text = with_places(text, videos, spec, VideoMarks.of(spec, state.engine.tokenizer))
+    most = state.engine.info.max_prompt_len if has_to_fit else MAX_TOKENS
+    text, of_videos = await until_disconnect(request, media.place_videos(text, shown.videos, num_tokens=most))
     [token_ids] = await encode_texts(
         request, [text], add_special_tokens=add_special_tokens, param="messages", has_to_fit=has_to_fit
     )
-    images = await _images(request, shown.urls, len(token_ids), has_to_fit=has_to_fit)
-    of_videos = [image for video in videos for image in video.images]
+    images = await until_disconnect(request, media.images(shown.urls, len(token_ids), num_tokens=most))
     return PromptTokens(token_ids, text, images=(*images, *of_videos))
 
 
@@ -88,35 +84,6 @@ def tokens_with_pictures(state: ServerState, prompt: PromptTokens) -> list[int]:
         return place_images(prompt.token_ids, prompt.images, state.engine.info.images).token_ids
     except InvalidRequestError as error:
         raise APIError(400, error.message, param="messages", code=error.code) from None
-
-
-def _check_pictures(state: ServerState, shown: Shown) -> None:
-    """Refuse pictures and videos before anything is made of them."""
-    if (shown.urls or shown.videos) and state.pictures is None:
-        raise no_pictures(state.model_name)
-    if state.pictures is not None:
-        state.pictures.check_count(len(shown.urls))
-        state.pictures.check_videos(shown.videos)
-
-
-async def _videos(request: Request, urls: Sequence[str], *, has_to_fit: bool) -> tuple[Video, ...]:
-    state = server_state(request)
-    if not urls or state.pictures is None:
-        return ()
-    most = state.engine.info.max_prompt_len if has_to_fit else MAX_TOKENS
-    return await until_disconnect(request, state.pictures.decode_videos(urls, num_tokens=most))
-
-
-async def _images(
-    request: Request, urls: Sequence[str], num_text_tokens: int, *, has_to_fit: bool
-) -> tuple[Image, ...]:
-    state = server_state(request)
-    if not urls or state.pictures is None:
-        return ()
-    most = state.engine.info.max_prompt_len if has_to_fit else MAX_TOKENS
-    # Each has one token already.
-    room = most - num_text_tokens + len(urls)
-    return await until_disconnect(request, state.pictures.decode(urls, num_tokens=room))
 
 
 def _is_long(request: Request, shown: Shown) -> bool:

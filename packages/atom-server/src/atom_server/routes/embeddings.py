@@ -14,12 +14,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from atom_core import SamplingParams
-from atom_core.engine.embedding_model import shortened
+from atom_core.engine.embedding_model import EmbeddingModel, shortened
 from atom_server.connections.disconnect import until_disconnect
 from atom_server.errors import APIError
 from atom_server.generation.collect import collect
 from atom_server.generation.generation import Generation, check_room
-from atom_server.prompts.texts import encode_prompts
+from atom_server.prompts.conversation import encode_messages
+from atom_server.prompts.texts import PromptTokens, cut_prompt, encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
@@ -34,16 +35,15 @@ _MAX_AT_ONCE = 4
 
 @router.post("/v1/embeddings", response_class=Response, openapi_extra=described(EmbeddingRequest))
 async def embeddings(request: Request) -> Response:
-    """A vector for each prompt."""
+    """A vector for each prompt, or for a conversation."""
     state, body, headers = await accepted(request, EmbeddingRequest)
     refuse_unsupported(body.model_extra)
+    body.check()
     check_room(request, body)
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
-    before = model.prompt(body.prompt_name)
-    given = [before + one if isinstance(one, str) else one for one in body.input]
-    prompts = await encode_prompts(request, body, given, param="input")
     pooling = model.choose_pooling(body.pooling)
+    prompts = await _prompts(request, body, model)
     generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
     collected = await until_disconnect(request, collect(request, generation))
     vectors = [choice.embedding for choice in collected if choice.embedding is not None]
@@ -53,6 +53,23 @@ async def embeddings(request: Request) -> Response:
     # Thousands of vectors take longer than others on the event loop should wait.
     content = write() if len(vectors) <= _MAX_AT_ONCE else await asyncio.to_thread(write)
     return Response(content, headers=headers, media_type="application/json")
+
+
+async def _prompts(request: Request, body: EmbeddingRequest, model: EmbeddingModel) -> list[PromptTokens]:
+    """Token ids of each prompt, behind the model's own where they are texts; or those of the conversation."""
+    if body.messages is None:
+        before = model.prompt(body.prompt_name)
+        given = [before + one if isinstance(one, str) else one for one in body.input or ()]
+        return await encode_prompts(request, body, given, param="input")
+    prompt = await encode_messages(
+        request,
+        [message.model_dump(exclude_unset=True) for message in body.messages],
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=bool(body.add_special_tokens),
+        has_to_fit=body.truncate_prompt_tokens is None,
+    )
+    return [await cut_prompt(request, body, prompt, None)]
 
 
 def _write(body: EmbeddingRequest, generation: Generation, vectors: list[list[float]], *, normalizes: bool) -> bytes:

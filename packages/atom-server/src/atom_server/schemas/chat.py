@@ -60,6 +60,9 @@ class ChatMessage(OpenModel):
         return text_of(self.content or "")
 
 
+ChatMessages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+
+
 class ChatCompletionRequest(GenerationRequest):
     """A conversation to continue. `prompt` is another name for `messages`, or a string for a single user turn."""
 
@@ -70,9 +73,9 @@ class ChatCompletionRequest(GenerationRequest):
         "images": "messages",
     }
 
-    messages: Annotated[
-        list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_messages)
-    ] = Field(validation_alias=AliasChoices("messages", "prompt"))
+    messages: Annotated[ChatMessages, BeforeValidator(_messages)] = Field(
+        validation_alias=AliasChoices("messages", "prompt")
+    )
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         None, description="Left out: whatever the context has left after the prompt."
     )

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from atom_server.schemas.fields.content import (
     Content,
-    ImageSource,
+    FileSource,
     Part,
     TextPart,
     content_of,
@@ -17,6 +17,8 @@ from atom_server.schemas.fields.content import (
     image_part,
     text_part,
     url_of_source,
+    video_of_message,
+    video_part,
 )
 from atom_server.schemas.fields.strict_model import OpenModel
 
@@ -49,11 +51,21 @@ class TextBlock(OpenModel):
     text: str
 
 
+Source = Annotated[str, BeforeValidator(url_of_source, json_schema_input_type=FileSource)]
+
+
 class ImageBlock(OpenModel):
     """A picture, where the model sees. `source` becomes its URL."""
 
     type: Literal["image"]
-    source: Annotated[str, BeforeValidator(url_of_source, json_schema_input_type=ImageSource)]
+    source: Source
+
+
+class VideoBlock(OpenModel):
+    """A video, where the model sees any; Anthropic's API has none. `source` becomes its URL."""
+
+    type: Literal["video"]
+    source: Source
 
 
 class ThinkingBlock(OpenModel):
@@ -79,7 +91,7 @@ class ToolUseBlock(OpenModel):
 
 
 def _read_result(value: Any) -> Any:
-    return content_of(value, {"text": text_part, "image": image_of_message})
+    return content_of(value, {"text": text_part, "image": image_of_message, "video": video_of_message})
 
 
 class ToolResultBlock(OpenModel):
@@ -88,17 +100,18 @@ class ToolResultBlock(OpenModel):
     type: Literal["tool_result"]
     tool_use_id: ToolUseId
     content: Annotated[
-        Content, BeforeValidator(_read_result, json_schema_input_type=str | list[TextPart | ImageBlock])
-    ] = Field("", description="A string, or a list of blocks of type text, and image where the model sees.")
+        Content, BeforeValidator(_read_result, json_schema_input_type=str | list[TextPart | ImageBlock | VideoBlock])
+    ] = Field("", description="A string, or a list of blocks of type text, and image or video where the model sees.")
     is_error: bool | None = None
 
 
 Block = Annotated[
-    TextBlock | ImageBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    TextBlock | ImageBlock | VideoBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
     Field(discriminator="type"),
 ]
 
 
+_Shown = TextBlock | ImageBlock | VideoBlock
 Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MAX_BLOCKS)]
 
 
@@ -107,7 +120,7 @@ class InputMessage(OpenModel):
 
     role: Literal["user", "assistant"]
     content: Annotated[Blocks, BeforeValidator(text_blocks, json_schema_input_type=str | Blocks)] = Field(
-        description="A string, or a list of blocks of type text, image, thinking, tool_use or tool_result."
+        description="A string, or a list of blocks of type text, image, video, thinking, tool_use or tool_result."
     )
 
     @property
@@ -117,8 +130,8 @@ class InputMessage(OpenModel):
 
     @property
     def parts(self) -> Content:
-        """Its text, or its text and pictures in order."""
-        parts = [_part(block) for block in self.content if isinstance(block, TextBlock | ImageBlock)]
+        """Its text, or its text, pictures and videos in order."""
+        parts = [_part(block) for block in self.content if isinstance(block, _Shown)]
         return self.text if all(part["type"] == "text" for part in parts) else parts
 
     @property
@@ -151,8 +164,10 @@ def _chat_message(turn: InputMessage) -> dict[str, Any]:
     return message
 
 
-def _part(block: TextBlock | ImageBlock) -> Part:
-    return {"type": "text", "text": block.text} if isinstance(block, TextBlock) else image_part(block.source)
+def _part(block: _Shown) -> Part:
+    if isinstance(block, TextBlock):
+        return {"type": "text", "text": block.text}
+    return image_part(block.source) if isinstance(block, ImageBlock) else video_part(block.source)
 
 
 def _chat_call(block: ToolUseBlock) -> dict[str, Any]:

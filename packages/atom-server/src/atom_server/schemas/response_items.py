@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from atom_server.schemas.fields.content import AN_ADDRESS, Content, Part, content_of, image_of_response, text_part
+from atom_server.schemas.fields.content import (
+    A_VIDEO,
+    AN_ADDRESS,
+    Content,
+    Part,
+    content_of,
+    image_of_response,
+    text_part,
+    video_of_response,
+)
 from atom_server.schemas.fields.strict_model import OpenModel
 
 _TextType = Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
@@ -20,7 +29,8 @@ def _read_text(value: Any) -> Any:
 
 
 def _read_content(value: Any) -> Any:
-    return content_of(value, {**dict.fromkeys(_TEXT_PARTS, text_part), "input_image": image_of_response})
+    texts = dict.fromkeys(_TEXT_PARTS, text_part)
+    return content_of(value, texts | {"input_image": image_of_response, "input_video": video_of_response})
 
 
 def typed_items(value: Any) -> Any:
@@ -47,9 +57,16 @@ class ImagePart(BaseModel):
     detail: str | None = Field(None, description="Ignored: a picture is brought to the size that the model takes.")
 
 
+class VideoPart(BaseModel):
+    """A video, where the model sees any; OpenAI's API has none."""
+
+    type: Literal["input_video"]
+    video_url: str = Field(description=A_VIDEO)
+
+
 TextOrParts = Annotated[str, BeforeValidator(_read_text, json_schema_input_type=str | list[TextPart])]
 MixedContent = Annotated[
-    Content, BeforeValidator(_read_content, json_schema_input_type=str | list[TextPart | ImagePart])
+    Content, BeforeValidator(_read_content, json_schema_input_type=str | list[TextPart | ImagePart | VideoPart])
 ]
 
 
@@ -59,7 +76,8 @@ class MessageItem(OpenModel):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
     content: MixedContent = Field(
-        description="A string, or a list of parts of type input_text, output_text, or input_image where the model sees."
+        description="A string, or a list of parts of type input_text, output_text, or input_image and input_video "
+        "where the model sees."
     )
 
 
@@ -106,6 +124,8 @@ def stored_parts(content: Content, text_type: str) -> list[dict[str, Any]]:
 def _stored_part(part: Part, text_type: str) -> dict[str, Any]:
     if part["type"] == "text":
         return {"type": text_type, "text": part["text"]}
+    if part["type"] == "video_url":
+        return {"type": "input_video", "video_url": part["video_url"]["url"]}
     return {"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"}
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from atom_server.errors import APIError
-from atom_server.schemas.chat import MAX_MESSAGES, ChatMessage
+from atom_server.schemas.chat import ChatMessages
 from atom_server.schemas.fields.model_request import MAX_INTEGER
 from atom_server.schemas.fields.sampling import TokenId
 from atom_server.schemas.fields.strict_model import RequestOfModel
@@ -32,7 +32,7 @@ class TokenizeRequest(RequestOfModel):
     """A text, or a conversation that goes through the chat template first."""
 
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)] | None = None
+    messages: ChatMessages | None = None
     add_special_tokens: bool | None = Field(None, description="By default true for text and false for messages.")
     add_generation_prompt: bool = True
     return_token_strs: bool = False

@@ -8,8 +8,8 @@ import asyncio
 from atom_core import EngineArgs
 from atom_server import settings
 from atom_server.cli.logs import configure_logging
-from atom_server.cli.terminal.image_args import add_image_arg, urls_of_files
 from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
+from atom_server.cli.terminal.shown_files import add_shown_args, shown_parts
 
 HELP = "talk to a model in the terminal"
 USAGE = "[--model MODEL] [flags]"
@@ -22,6 +22,7 @@ examples:
   atom chat
   atom chat --model ./my-model --system "Answer in one sentence."
   atom chat --image photo.jpg
+  atom chat --video film.mp4
   atom chat --url http://127.0.0.1:8000
 """
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--url", help="a server that speaks OpenAI's API, in place of an engine; --model is then a name that it knows"
     )
     parser.add_argument("--api-key", metavar="KEY", help="the server's; unset takes ATOM_API_KEY")
-    add_image_arg(parser, "a picture that goes with the first turn; may be repeated")
+    add_shown_args(parser, "that goes with the first turn")
     add_sampling_args(parser, temperature=0.7, max_tokens=None)
     EngineArgs.add_cli_args(parser)
 
@@ -43,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     configure_logging("warning")
     from atom_server.cli.terminal.chatting.talk import talk_to_engine, talk_to_server
 
-    params, pictures = sampling_params(args), urls_of_files(args.image)
+    params, shown = sampling_params(args), shown_parts(args)
     if args.url is None:
-        asyncio.run(talk_to_engine(EngineArgs.from_cli_args(args), params, args.system, pictures=pictures))
+        asyncio.run(talk_to_engine(EngineArgs.from_cli_args(args), params, args.system, shown=shown))
     else:
         key = args.api_key or settings.api_key()
-        asyncio.run(talk_to_server(args.url, params, args.system, key=key, model=args.model, pictures=pictures))
+        asyncio.run(talk_to_server(args.url, params, args.system, key=key, model=args.model, shown=shown))
     return 0

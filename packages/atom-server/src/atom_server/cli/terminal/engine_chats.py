@@ -11,8 +11,9 @@ from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_server.cli.terminal.engine_text import tokenizer_of
 from atom_server.errors import APIError
 from atom_server.options import ServerOptions
-from atom_server.pictures.decoder import PictureDecoder, no_pictures
+from atom_server.pictures.decoder import PictureDecoder
 from atom_server.prompts.chat_template import ChatTemplate
+from atom_server.prompts.seen_media import SeenMedia
 from atom_server.schemas.fields.content import Shown
 from atom_server.startup import load_template
 
@@ -21,23 +22,22 @@ class EngineChats:
     """Prompts of conversations with one engine; made by `chats_of`."""
 
     def __init__(self, engine: AsyncEngine, template: ChatTemplate, pictures: PictureDecoder | None) -> None:
-        self._engine, self._template, self._pictures = engine, template, pictures
+        self._engine, self._template = engine, template
+        self._media = SeenMedia(engine, engine.info.model, pictures)
 
     async def prompt(self, messages: Sequence[dict[str, Any]]) -> CheckedPrompts:
-        """The prompt of a conversation; contents may have pictures, as those of chat completions.
+        """The prompt of a conversation; contents may have pictures and videos, as those of chat completions.
 
         Raises:
-            APIError, InvalidRequestError: it has none, or a picture cannot be taken.
+            APIError, InvalidRequestError: it has none, or a picture or a video cannot be taken.
         """
-        shown = Shown.of(messages)
-        if shown.urls and self._pictures is None:
-            raise no_pictures(self._engine.info.model)
-        token_ids = tokenizer_of(self._engine).encode(self._template.render(shown.messages), add_special_tokens=False)
-        if not shown.urls or self._pictures is None:
-            return await self._engine.check_prompts([token_ids])
-        room = self._engine.info.max_prompt_len - len(token_ids) + len(shown.urls)
-        images = await self._pictures.decode(shown.urls, num_tokens=room)
-        return await self._engine.check_prompts([token_ids], images=[images])
+        shown, most = Shown.of(messages), self._engine.info.max_prompt_len
+        self._media.check(shown)
+        text = self._template.render(shown.messages)
+        text, of_videos = await self._media.place_videos(text, shown.videos, num_tokens=most)
+        token_ids = tokenizer_of(self._engine).encode(text, add_special_tokens=False)
+        images = await self._media.images(shown.urls, len(token_ids), num_tokens=most)
+        return await self._engine.check_prompts([token_ids], images=[[*images, *of_videos]])
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_server.cli.logs import configure_logging
-from atom_server.cli.terminal.image_args import add_image_arg, urls_of_files
 from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
+from atom_server.cli.terminal.shown_files import add_shown_args, shown_parts
 
 HELP = "complete one prompt, or a file of them"
 USAGE = "(PROMPT | --input FILE --output FILE) [--model MODEL] [flags]"
@@ -25,6 +25,7 @@ examples:
   atom generate --chat "Name three rivers."
   cat question.txt | atom generate -
   atom generate --image photo.jpg "What is in this picture?"
+  atom generate --video film.mp4 "What happens here?"
   atom generate --input prompts.jsonl --output answers.jsonl --max-tokens 100
   jq -r .response.body.choices[0].text answers.jsonl
 """
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", type=Path, metavar="FILE", help="requests to answer, one in each line, as JSON")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where their answers are added, one in each line")
     parser.add_argument("--chat", action="store_true", help="put prompts through the chat template, as a user's turn")
-    add_image_arg(parser, "a picture for the prompt, as a user's turn (--chat); may be repeated")
+    add_shown_args(parser, "for the prompt, as a user's turn (--chat)")
     add_sampling_args(parser, temperature=1.0, max_tokens=64)
     EngineArgs.add_cli_args(parser)
 
@@ -46,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     configure_logging("warning")
     if (args.input is None) != (args.output is None) or (args.prompt is None) == (args.input is None):
         raise ConfigError("give a prompt, or --input and --output")
-    if args.image and args.input is not None:
-        raise ConfigError("--image goes with a prompt; lines of --input have pictures of their own")
+    if (args.image or args.video) and args.input is not None:
+        raise ConfigError("--image and --video go with a prompt; lines of --input have parts of their own")
     engine_args = EngineArgs.from_cli_args(args)
     if args.input is not None:
         from atom_server.cli.terminal.file_answers import answer_file
@@ -57,5 +58,5 @@ def run(args: argparse.Namespace) -> int:
 
     from atom_server.cli.terminal.one_prompt import stream_text
 
-    is_chat, pictures = args.chat or bool(args.image), urls_of_files(args.image)
-    return stream_text(engine_args, prompt, sampling_params(args), is_chat=is_chat, pictures=pictures)
+    shown = shown_parts(args)
+    return stream_text(engine_args, prompt, sampling_params(args), is_chat=args.chat or bool(shown), shown=shown)

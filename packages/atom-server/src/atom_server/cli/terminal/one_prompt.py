@@ -10,22 +10,22 @@ from atom_core import AsyncEngine, EngineArgs, SamplingParams
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_server.cli.terminal.engine_chats import chats_of
 from atom_server.cli.terminal.engine_text import print_stream, running_engine, speed, tokenizer_of
-from atom_server.schemas.fields.content import with_pictures
+from atom_server.schemas.fields.content import Part, shown_with
 
 
 def stream_text(
-    args: EngineArgs, prompt: str, params: SamplingParams, *, is_chat: bool, pictures: Sequence[str] = ()
+    args: EngineArgs, prompt: str, params: SamplingParams, *, is_chat: bool, shown: Sequence[Part] = ()
 ) -> int:
     """Start an engine, complete `prompt`, print text and (to stderr) speed.
 
     Args:
         is_chat: the prompt is what a user says.
-        pictures: ``data:`` URLs of what the user shows.
+        shown: the pictures and videos that go before it.
     """
 
     async def work() -> int:
         async with running_engine(args) as engine:
-            checked = await (_chat(engine, prompt, pictures) if is_chat else _text(engine, prompt))
+            checked = await (_chat(engine, prompt, shown) if is_chat else _text(engine, prompt))
             _, last = await print_stream(engine, checked, params)
             print()
             print(speed(last), file=sys.stderr)
@@ -34,9 +34,9 @@ def stream_text(
     return asyncio.run(work())
 
 
-async def _chat(engine: AsyncEngine, prompt: str, pictures: Sequence[str]) -> CheckedPrompts:
+async def _chat(engine: AsyncEngine, prompt: str, shown: Sequence[Part]) -> CheckedPrompts:
     with chats_of(engine) as chats:
-        return await chats.prompt([{"role": "user", "content": with_pictures(prompt, pictures)}])
+        return await chats.prompt([{"role": "user", "content": shown_with(prompt, shown)}])
 
 
 async def _text(engine: AsyncEngine, prompt: str) -> CheckedPrompts:

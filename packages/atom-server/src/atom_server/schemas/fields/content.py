@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 Part = dict[str, Any]
 Read = Callable[[Part], Part]
 AN_ADDRESS = "its address at a server of --allowed-media-domains"
+A_VIDEO = f"A data: URL with the video in base64, or with its frames (data:video/jpeg;base64,...,...), or {AN_ADDRESS}."
 
 
 class ImageURL(BaseModel):
@@ -19,12 +20,12 @@ class ImageURL(BaseModel):
     detail: str | None = Field(None, description="Ignored: a picture is brought to the size that the model takes.")
 
 
-class ImageSource(BaseModel):
-    """A picture in the Messages API."""
+class FileSource(BaseModel):
+    """A picture or a video in the Messages API."""
 
     type: Literal["base64", "url"]
     media_type: str | None = None
-    data: str | None = Field(None, description="The picture in base64.")
+    data: str | None = Field(None, description="The file in base64.")
     url: str | None = Field(None, description=f"A data: URL, or {AN_ADDRESS}.")
 
 
@@ -45,10 +46,7 @@ class ImagePart(BaseModel):
 class VideoURL(BaseModel):
     """Where a video is."""
 
-    url: str = Field(
-        description="A data: URL with the video in base64, or with its frames (data:video/jpeg;base64,...,...), or "
-        f"{AN_ADDRESS}."
-    )
+    url: str = Field(description=A_VIDEO)
 
 
 class VideoPart(BaseModel):
@@ -96,33 +94,38 @@ def image_part(url: str) -> Part:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+def video_part(url: str) -> Part:
+    """The part of a chat that is the video of `url`."""
+    return {"type": "video_url", "video_url": {"url": url}}
+
+
 def image_of_chat(part: Part) -> Part:
     """``{"type": "image_url", "image_url": {"url": ...}}``, or with the URL alone."""
-    given = part.get("image_url")
-    url = given.get("url") if isinstance(given, dict) else given
-    if not isinstance(url, str):
-        raise ValueError("a part of type 'image_url' must have an object 'image_url' with a string 'url'")
-    return image_part(url)
+    return image_part(_url_of_chat(part, "image_url"))
 
 
 def video_of_chat(part: Part) -> Part:
     """``{"type": "video_url", "video_url": {"url": ...}}``, or with the URL alone."""
-    given = part.get("video_url")
+    return video_part(_url_of_chat(part, "video_url"))
+
+
+def _url_of_chat(part: Part, name: str) -> str:
+    given = part.get(name)
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
-        raise ValueError("a part of type 'video_url' must have an object 'video_url' with a string 'url'")
-    return {"type": "video_url", "video_url": {"url": url}}
+        raise ValueError(f"a part of type {name!r} must have an object {name!r} with a string 'url'")
+    return url
 
 
 def url_of_source(source: Any) -> str:
-    """The source of a picture: ``{"type": "base64", "media_type": ..., "data": ...}``, or one of type "url"."""
+    """The source of a file: ``{"type": "base64", "media_type": ..., "data": ...}``, or one of type "url"."""
     given = source if isinstance(source, dict) else {}
     url, media_type, data = (given.get(name) for name in ("url", "media_type", "data"))
     if given.get("type") == "url" and isinstance(url, str):
         return url
     if given.get("type") == "base64" and isinstance(media_type, str) and isinstance(data, str):
         return f"data:{media_type};base64,{data}"
-    raise ValueError("a picture must have a source of type 'base64', with 'media_type' and 'data'")
+    raise ValueError("a picture or a video must have a source of type 'base64', with 'media_type' and 'data'")
 
 
 def image_of_message(block: Part) -> Part:
@@ -130,11 +133,26 @@ def image_of_message(block: Part) -> Part:
     return image_part(url_of_source(block.get("source")))
 
 
+def video_of_message(block: Part) -> Part:
+    """``{"type": "video", "source": ...}``."""
+    return video_part(url_of_source(block.get("source")))
+
+
 def image_of_response(part: Part) -> Part:
     """``{"type": "input_image", "image_url": ...}``."""
-    if not isinstance(part.get("image_url"), str):
-        raise ValueError("a part of type 'input_image' must have a string 'image_url'; there are no files here")
-    return image_part(part["image_url"])
+    return image_part(_url_of_response(part, "image_url"))
+
+
+def video_of_response(part: Part) -> Part:
+    """``{"type": "input_video", "video_url": ...}``."""
+    return video_part(_url_of_response(part, "video_url"))
+
+
+def _url_of_response(part: Part, name: str) -> str:
+    url = part.get(name)
+    if not isinstance(url, str):
+        raise ValueError(f"a part of type {part['type']!r} must have a string {name!r}; there are no files here")
+    return url
 
 
 def read_text(value: Any) -> Any:
@@ -189,9 +207,9 @@ class Shown(NamedTuple):
         return cls(taken, urls, videos)
 
 
-def with_pictures(text: str, urls: Sequence[str]) -> Content:
-    """A text behind pictures; the text alone without any."""
-    return [*map(image_part, urls), {"type": "text", "text": text}] if urls else text
+def shown_with(text: str, shown: Sequence[Part]) -> Content:
+    """A text behind pictures and videos; the text alone without any."""
+    return [*shown, {"type": "text", "text": text}] if shown else text
 
 
 def text_of(content: Content) -> str:

@@ -15,10 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from atom_core import InvalidRequestError, SamplingParams
 from atom_server.cli.terminal.chatting.partners import Message, Partner, PartnerError
+from atom_server.cli.terminal.shown_files import KINDS, part_of_file
 from atom_server.errors import APIError
-from atom_server.pictures.data_url import PictureError, url_of_file
+from atom_server.pictures.data_url import PictureError
 from atom_server.schemas.chat import ChatMessage
-from atom_server.schemas.fields.content import Content, with_pictures
+from atom_server.schemas.fields.content import Content, Part, shown_with
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ COMMANDS = {
     "/retry": "answer the last turn again",
     "/system TEXT": "begin anew with other instructions; without TEXT with none",
     "/image FILE": "a picture that goes with what is said next",
+    "/video FILE": "a video that goes with what is said next",
     "/set NAME VALUE": "temperature, top_p, top_k, max_tokens or seed of the next answers",
     "/save FILE": "write the conversation as JSON",
     "/load FILE": "go on with one that was saved",
@@ -51,10 +53,10 @@ class Conversation:
     """
 
     def __init__(
-        self, partner: Partner, params: SamplingParams, system: str | None = None, pictures: Sequence[str] = ()
+        self, partner: Partner, params: SamplingParams, system: str | None = None, shown: Sequence[Part] = ()
     ) -> None:
         self._partner = partner
-        self._pictures = list(pictures)
+        self._shown = list(shown)
         self.params = params
         self.messages: list[Message] = []
         self._begin(system)
@@ -63,8 +65,8 @@ class Conversation:
         """Do what a line says; whether there may be another one."""
         command, _, rest = line.partition(" ")
         if not line.startswith("/"):
-            if line and await self._say(with_pictures(line, self._pictures)):
-                self._pictures = []
+            if line and await self._say(shown_with(line, self._shown)):
+                self._shown = []
         elif command in ("/exit", "/quit"):
             return False
         elif command == "/retry":
@@ -119,9 +121,9 @@ class Conversation:
         if command == "/system":
             self._begin(rest or None)
             return "[begun anew]"
-        if command == "/image":
-            self._pictures.append(url_of_file(Path(_file_of(rest))))
-            return f"[pictures that go with what is said next: {len(self._pictures)}]"
+        if (kind := command[1:]) in KINDS:
+            self._shown.append(part_of_file(kind, Path(_file_of(rest))))
+            return f"[pictures and videos that go with what is said next: {len(self._shown)}]"
         if command == "/set":
             return self._set(*rest.partition(" ")[::2])
         if command == "/save":

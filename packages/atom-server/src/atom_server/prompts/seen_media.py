@@ -1,0 +1,68 @@
+"""`SeenMedia`: pictures and videos of a conversation become those of its prompt, in a server and in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atom_core import AsyncEngine
+from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
+from atom_core.messages import Image
+from atom_server.pictures.decoder import PictureDecoder, no_pictures
+from atom_server.schemas.fields.content import Shown
+
+
+@dataclass(frozen=True)
+class SeenMedia:
+    """What an engine's model sees of conversations.
+
+    Attributes:
+        model: what errors call the model.
+        decoder: None where the model sees no pictures.
+    """
+
+    engine: AsyncEngine
+    model: str
+    decoder: PictureDecoder | None
+
+    def check(self, shown: Shown) -> None:
+        """Refuse pictures and videos before anything is made of them.
+
+        Raises:
+            APIError: 400; the model sees none, or there are too many. 501; a library is missing.
+        """
+        if self.decoder is not None:
+            self.decoder.check_count(len(shown.urls))
+            self.decoder.check_videos(shown.videos)
+        elif shown.urls or shown.videos:
+            raise no_pictures(self.model)
+
+    async def place_videos(self, text: str, urls: Sequence[str], *, num_tokens: int) -> tuple[str, list[Image]]:
+        """A rendered text with a place for each picture of its videos, and these pictures in order.
+
+        Args:
+            num_tokens: the most tokens that a prompt may have.
+
+        Raises:
+            APIError, InvalidRequestError: a video cannot be taken, or the text has other places for videos.
+        """
+        spec = self.engine.info.images
+        if not urls or self.decoder is None or spec is None:
+            return text, []
+        videos = await self.decoder.decode_videos(urls, num_tokens=num_tokens)
+        placed = with_places(text, videos, spec, VideoMarks.of(spec, self.engine.tokenizer))
+        return placed, [image for video in videos for image in video.images]
+
+    async def images(self, urls: Sequence[str], num_text_tokens: int, *, num_tokens: int) -> list[Image]:
+        """The pictures of a prompt, in order.
+
+        Args:
+            num_text_tokens: tokens of the text, one for each picture among them.
+            num_tokens: the most tokens that a prompt may have.
+
+        Raises:
+            APIError: one cannot be taken, or they are too large.
+        """
+        if not urls or self.decoder is None:
+            return []
+        return list(await self.decoder.decode(urls, num_tokens=num_tokens - num_text_tokens + len(urls)))
