@@ -10,8 +10,8 @@ import torch
 
 from amd_machine import amd_machine
 from atom_kernels.aiter.library import Library
+from atom_kernels.aiter.quantized.asked_rows import ROWS_NOTE, with_rows_asked_for
 from atom_kernels.aiter.quantized.float8_codes import to_machine_float8
-from atom_kernels.aiter.quantized.mxfp4 import ROWS_NOTE, rows_asked_for
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProblem
@@ -263,20 +263,26 @@ def test_rounding_rows_alone_changes_products_by_the_share_that_who_serves_is_to
 
 
 @pytest.mark.parametrize(
-    ("arch", "asked", "weights", "rounded"),
+    ("arch", "asked", "changes", "rounded"),
     [
-        ("gfx950", "1", FP4, FP4),
-        ("gfx950", "0", FP4, None),
-        ("gfx950", "1", Nvfp4(), None),
-        ("gfx942", "1", FP4, None),
+        ("gfx950", "1", {}, FP4),
+        ("gfx950", "1", {"in_features": 512, "out_features": 40}, FP4),
+        ("gfx950", "1", {"out_features": 64, "gated": True}, FP4),
+        ("gfx950", "1", {"out_features": 64}, None),
+        ("gfx950", "1", {"weight_format": Nvfp4()}, None),
+        ("gfx950", "1", {"weight_format": ROWS, "input_format": ROWS}, ROWS),
+        ("gfx950", "0", {}, None),
+        ("gfx942", "1", {}, None),
     ],
 )
-def test_rows_are_rounded_where_the_environment_asks_and_the_machine_multiplies_them(
-    arch, asked, weights, rounded, monkeypatch
+def test_rows_are_rounded_where_the_environment_asks_and_a_product_takes_them(
+    arch, asked, changes, rounded, monkeypatch
 ):
     monkeypatch.setenv("ATOM_AITER_MXFP4_ROWS", asked)
-    assert rows_asked_for(weights, Platform.rocm(arch)) == rounded
-    assert rows_asked_for(weights, replace(Platform.rocm(arch), unavailable=(("aiter", "is not there"),))) is None
+    problem = replace(FusedLinearProblem(256, 128, BF16, weight_format=FP4), **changes)
+    assert with_rows_asked_for(problem, Platform.rocm(arch)) == replace(problem, input_format=rounded)
+    without = replace(Platform.rocm(arch), unavailable=(("aiter", "is not there"),))
+    assert with_rows_asked_for(problem, without) == problem
 
 
 def test_a_function_that_is_not_there_is_never_bound():

@@ -55,8 +55,7 @@ class LinearWeights:
     @property
     def rounds_as_asked(self) -> bool:
         """Whether a kernel rounds rows that the checkpoint leaves as they are."""
-        asked = self.problem.input_format is not None and self._held.inputs is None
-        return asked and any(row.backend == "aiter" for row in self.plan.rows)
+        return self.problem.input_format is not None and self._held.inputs is None
 
     def _is_packed_on(self, platform: Platform) -> bool:
         return not self._problem_on(platform).is_plain

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 
-from atom_kernels import settings
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
-from atom_kernels.formats import Mxfp4, WeightFormat
+from atom_kernels.formats import Mxfp4
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
 
@@ -27,17 +26,7 @@ _OUTPUTS, _INPUTS = 128, 256
 # Tiles of scales, and rows of a result that its caller allocates.
 _SCALE_ROWS, _OUT_ROWS = 256, 32
 _BLOCK = 32
-ROWS_NOTE = (
-    "linears in mxfp4 round their rows to mxfp4 (ATOM_AITER_MXFP4_ROWS), which their checkpoint leaves as they are: "
-    "products change by about 12 % of their size"
-)
 _FUNCTIONS = ("gemm_a4w4", "per_1x32_f4_quant_hip", "e8m0_shuffle", "shuffle_weight")
-
-
-def rows_asked_for(weights: WeightFormat, platform: Platform) -> WeightFormat | None:
-    """MXFP4, where the environment asks for rows in it behind weights in it, and this machine multiplies both."""
-    asked = settings.aiter_mxfp4_rows() and weights == Mxfp4()
-    return Mxfp4() if asked and platform.arch == "gfx950" and platform.why_not("aiter") is None else None
 
 
 def _supports(problem: LinearProblem, platform: Platform) -> str | None:

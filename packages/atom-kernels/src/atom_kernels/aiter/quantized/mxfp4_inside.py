@@ -13,7 +13,7 @@ from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.linears import Linear, backends, why_not_rounded
 from atom_kernels.formats import Mxfp4
-from atom_kernels.operator import WeightLayout
+from atom_kernels.operator import SOURCE
 from atom_kernels.platform import Platform
 
 if TYPE_CHECKING:
@@ -36,17 +36,10 @@ def _supports(problem: LinearProblem, platform: Platform) -> str | None:
     return api_of(platform).why_not(_FUNCTION)
 
 
-def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
-    bias = weights["bias"]
-    return {"weight": weights["weight"].contiguous(), "scale": weights["scale"].contiguous(), "bias": bias}
-
-
 def _bind(problem: LinearProblem, weights: Any) -> Linear:
     fixed = {"w": weights["weight"], "w_scales": weights["scale"], "dtype": problem.dtype}
     multiply, bias = library().bind(_FUNCTION, "x", **fixed), weights["bias"]
     return multiply if bias is None else lambda rows: multiply(rows).add_(bias)
 
 
-BACKEND, FUSED = backends(
-    "AITER gemm_a16wfp4, which rounds rows to MXFP4", _supports, _bind, WeightLayout("aiter_mxfp4_plain", _pack)
-)
+BACKEND, FUSED = backends("AITER gemm_a16wfp4, which rounds rows to MXFP4", _supports, _bind, SOURCE)
