@@ -69,6 +69,31 @@ def test_a_published_checkpoint_is_near_its_plain_twin_on_amd(name, arch, tmp_pa
     assert error < (share if product in calls else 0.02)
 
 
+MXFP4_ROWS = "ATOM_AITER_MXFP4_ROWS"
+
+
+@pytest.mark.parametrize(("arch", "asked"), [("gfx950", "1"), ("gfx950", "0"), ("gfx942", "1")])
+def test_rows_that_a_checkpoint_in_mxfp4_leaves_as_they_are_get_rounded_where_that_is_asked_for(
+    arch, asked, tmp_path, monkeypatch, caplog
+):
+    # The rows of queries, keys and values together are no multiple of 128, which one of the two products needs.
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 32}
+    sizes = {"hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 2}
+    plain = make_tiny("llama", tmp_path / "llama", **sizes, **heads)
+    weights_alone = ROUNDED_FP4 | {"global_quant_config": {"weight": QUARK}}
+    quantized, twin = write_quantized(tmp_path, plain, replace(published("mxfp4"), config=weights_alone))
+    exact = load_model(twin, dtype="float32", progress=False).logits([TOKENS])[0]
+    monkeypatch.setenv(MXFP4_ROWS, asked)
+    got, calls = logits_on_amd(quantized, arch)
+    rounds = (arch, asked) == ("gfx950", "1")
+    products = {"gemm_a16wfp4", "gemm_a4w4"}
+    assert products & calls == (products if rounds else set())
+    error = (got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
+    assert (0.05 < error < 0.5) if rounds else error < 0.02
+    told = [one.message for one in caplog.records if MXFP4_ROWS in one.message]
+    assert len(told) == rounds
+
+
 _QUANTIZERS = ("per_group_quant_hip", "per_token_quant_hip")
 # Layout -> what rounds its rows: norms, the activation, and a quantizer behind attention.
 ROUNDED_BY = {

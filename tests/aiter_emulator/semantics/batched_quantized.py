@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import machine, mx
 from .checks import check_dtype, check_shape, detect_unless
+from .mxfp4_rows import rounded_product
 from .shuffle import require_plain
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -68,16 +69,11 @@ def batched_gemm_a16wfp4(
     if y_scale is not None:
         raise NotImplementedError("the emulator has this product without a scale of the result")
     assert x.shape[0] == w.shape[0], "batches"
-    detect_unless(w.element_size() == w_scales.element_size() == 1, "codes and exponents are bytes")
     size = 2 * w.shape[2]
     check_shape("x", x, None, None, size)
-    check_shape("w_scales", w_scales, *w.shape[:2], size // mx.BLOCK)
     # The kernel masks what lies past an incomplete tile by the number of bytes, not of numbers.
     detect_unless(size >= mx.BLOCK and size & (size - 1) == 0, f"of {size} inputs the kernel reads the first half")
-    require_plain("w", w)
-    rows = mx.decode(_mxfp4_codes(x)) * mx.spread(_mxfp4_scale(x))
-    weight = mx.decode(w) * mx.spread(mx.exponents_as_numbers(w_scales))
-    return _stored(torch.bmm(rows, weight.transpose(1, 2)), dtype or torch.bfloat16, y, transpose_bm)
+    return _stored(rounded_product(x, w, w_scales), dtype or torch.bfloat16, y, transpose_bm)
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -87,19 +83,6 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     detect_unless(x.dtype != torch.float16 or bool((most > 0).all()), "a group of zeros in float16 is divided by 0")
     scale = most.clamp(min=_LEAST) * torch.tensor(1.0 / largest)
     return (x.float() * (1.0 / scale)).clamp(-largest, largest).to(dtype), scale
-
-
-def _mxfp4_scale(x: Tensor) -> Tensor:
-    """A power of two for each block: the largest number's, which counts as the next one from 1.75 times on, over 4."""
-    most = x.float().abs().unflatten(-1, (-1, mx.BLOCK)).amax(-1)
-    mantissa, exponent = torch.frexp(most)
-    exponent = torch.where(mantissa >= 0.875, exponent + 1, exponent) - 3
-    return torch.exp2(torch.where(most > 0, exponent, -127).clamp(-127, 127).float())
-
-
-def _mxfp4_codes(x: Tensor) -> Tensor:
-    values = x.float() / mx.spread(_mxfp4_scale(x))
-    return mx.encode(values) if machine.release() == "git" else mx.encode_halves_up(values)
 
 
 def _stored(product: Tensor, dtype: torch.dtype | None, out: Tensor | None, turned: bool | None) -> Tensor:

@@ -14,6 +14,7 @@ READ = frozenset(
     {
         # atom-kernels
         "ATOM_AITER_FP8_BMM",
+        "ATOM_AITER_MXFP4_ROWS",
         "ATOM_AITER_SHUFFLE_LINEAR",
         "ATOM_DISABLE_NATIVE",
         "ATOM_DISABLE_PEER_SUMS",

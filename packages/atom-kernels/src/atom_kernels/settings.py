@@ -56,6 +56,12 @@ def aiter_mxfp4_heads() -> bool:
     return _is_asked_for("ATOM_USE_TRITON_MXFP4_BMM")
 
 
+def aiter_mxfp4_rows() -> bool:
+    """Whether ``ATOM_AITER_MXFP4_ROWS`` lets AITER round rows of linears in MXFP4 to MXFP4 too, on MI355X, where their
+    checkpoint leaves them as they are (``0``, ``false`` and empty mean no)."""
+    return _is_asked_for("ATOM_AITER_MXFP4_ROWS")
+
+
 def openmp_waits_are_set() -> bool:
     """Whether ``OMP_WAIT_POLICY`` or ``GOMP_SPINCOUNT`` say how threads wait for each other; else we choose by load."""
     return any(os.environ.get(name, "").strip() for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))

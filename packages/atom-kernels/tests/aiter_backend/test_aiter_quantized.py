@@ -10,6 +10,7 @@ import torch
 
 from amd_machine import amd_machine
 from atom_kernels.aiter.library import Library
+from atom_kernels.aiter.quantized.asked_rows import ROWS_NOTE, with_rows_asked_for
 from atom_kernels.aiter.quantized.float8_codes import to_machine_float8
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4
@@ -17,7 +18,7 @@ from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProb
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform
 from atom_kernels.select import plan_with, select
-from machine_rounding import rounded_rows
+from machine_rounding import rounded_heads, rounded_rows
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi"), ("gfx950", "pypi")]
@@ -31,6 +32,7 @@ PRODUCTS = {
     "gemm_a8w8_blockscale of": (TILES, ((128, 136), (384, 8))),
     "gemm_a8w8 of rows in int8": (INT8, ((16, 8), (272, 24), (1024, 40))),
     "gemm_a4w4": (FP4, ((256, 128), (768, 384), (1024, 256))),
+    "gemm_a16wfp4": (FP4, ((512, 40), (1536, 200), (1024, 7))),
 }
 
 
@@ -40,8 +42,9 @@ def linear_problem(weights, inputs_size, outputs, dtype=BF16, bias=False, **chan
     )
 
 
-def serves(name: str, arch: str) -> bool:
-    return name != "gemm_a4w4" or arch == "gfx950"
+def serves(name: str, arch: str, release: str) -> bool:
+    weights, _ = PRODUCTS[name]
+    return weights != FP4 or (arch == "gfx950" and (name, release) != ("gemm_a16wfp4", "pypi"))
 
 
 def run_and_expect(problem, num_rows, arch, release, name):
@@ -51,10 +54,10 @@ def run_and_expect(problem, num_rows, arch, release, name):
     x = (torch.randn(num_rows, problem.in_features, generator=generator) * spread).to(problem.dtype)
     plan = select(OP, problem)
     assert name in plan.rows[0].implementation, plan.passed_over
-    expected = (
-        rounded_rows(x, problem.weight_format, arch, release)
-        @ problem.weight_format.dequantize(weights, problem.in_features).t()
-    )
+    rows = rounded_rows(x, problem.weight_format, arch, release)
+    # This one rounds them as it reads them, as products of heads do.
+    rows = rounded_heads(x, "mxfp4", release) if name == "gemm_a16wfp4" else rows
+    expected = rows @ problem.weight_format.dequantize(weights, problem.in_features).t()
     if weights["bias"] is not None:
         expected = expected + weights["bias"].float()
     return plan.prepare(weights)(x), expected.to(problem.dtype)
@@ -64,7 +67,7 @@ def run_and_expect(problem, num_rows, arch, release, name):
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_has_the_numbers_of_its_rounded_rows(name, arch, release):
     weights, shapes = PRODUCTS[name]
-    if not serves(name, arch):
+    if not serves(name, arch, release):
         return
     with amd_machine(arch, release), torch.inference_mode():
         for index, (size, outputs) in enumerate(shapes):
@@ -84,7 +87,7 @@ def test_every_product_passes_the_check_of_the_command(arch, release):
         for case in parity_cases(replace(OP, parity_problems=lambda: problems, parity_rows=(1, 5)), platform, "aiter"):
             assert mismatch(case.run(), case.expected(), case.tolerance) is None, case.label
             passed.add(case.backend)
-        assert len(passed) == (6 if arch == "gfx950" else 5)
+        assert len(passed) == {("gfx950", "git"): 7, ("gfx950", "pypi"): 6}.get((arch, release), 5)
 
 
 def test_what_the_check_multiplies_is_the_same_number_in_every_float_format():
@@ -228,6 +231,10 @@ def test_a_row_of_zeros_is_a_row_of_zeros():
         (linear_problem(FP4, 256, 128, FP16), "gfx950", "gives bfloat16, not torch.float16"),
         (linear_problem(FP4, 128, 128), "gfx950", "128 outputs and 256 inputs, which 128 x 128 do not fill"),
         (linear_problem(FP4, 256, 64), "gfx950", "which 64 x 256 do not fill"),
+        (linear_problem(FP4, 512, 64), "gfx942", "gemm_a16wfp4 multiplies MXFP4 on gfx950, not on gfx942"),
+        (linear_problem(FP4, 512, 64, FP16), "gfx950", "is called for bfloat16, not for torch.float16"),
+        (linear_problem(FP4, 768, 64), "gfx950", "whole tiles of 512 inputs, not 768"),
+        (LinearProblem(512, 64, BF16, weight_format=FP4), "gfx950", "rows of this linear are not rounded"),
         (LinearProblem(256, 128, BF16, weight_format=Nvfp4()), "gfx950", "weights in mxfp4, not in nvfp4"),
         (LinearProblem(256, 128, BF16), "gfx950", "weights in fp8 per row, not in bfloat16"),
     ],
@@ -242,6 +249,40 @@ def test_what_a_product_cannot_do_is_a_reason(problem, arch, words):
 def test_nothing_that_depends_on_the_number_of_rows_serves_batch_invariance(weights):
     platform = replace(Platform.rocm("gfx950"), batch_invariant=True)
     assert {row.backend for row in select(OP, linear_problem(weights, 256, 128), platform).rows} != {"aiter"}
+
+
+def test_rounding_rows_alone_changes_products_by_the_share_that_who_serves_is_told():
+    problem = linear_problem(FP4, 512, 200)
+    with amd_machine("gfx950"), torch.inference_mode():
+        weight, x = torch.randn(200, 512), torch.randn(64, 512).to(BF16)
+        made = {**FP4.quantize(weight), "bias": None}
+        exact = x.float() @ FP4.dequantize(made, 512).t()
+        error = (select(OP, problem).prepare(made)(x).float() - exact).pow(2).mean().sqrt()
+    assert "about 12 %" in ROWS_NOTE
+    assert error / exact.pow(2).mean().sqrt() == pytest.approx(0.12, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arch", "asked", "changes", "rounded"),
+    [
+        ("gfx950", "1", {}, FP4),
+        ("gfx950", "1", {"in_features": 512, "out_features": 40}, FP4),
+        ("gfx950", "1", {"out_features": 64, "gated": True}, FP4),
+        ("gfx950", "1", {"out_features": 64}, None),
+        ("gfx950", "1", {"weight_format": Nvfp4()}, None),
+        ("gfx950", "1", {"weight_format": ROWS, "input_format": ROWS}, ROWS),
+        ("gfx950", "0", {}, None),
+        ("gfx942", "1", {}, None),
+    ],
+)
+def test_rows_are_rounded_where_the_environment_asks_and_a_product_takes_them(
+    arch, asked, changes, rounded, monkeypatch
+):
+    monkeypatch.setenv("ATOM_AITER_MXFP4_ROWS", asked)
+    problem = replace(FusedLinearProblem(256, 128, BF16, weight_format=FP4), **changes)
+    assert with_rows_asked_for(problem, Platform.rocm(arch)) == replace(problem, input_format=rounded)
+    without = replace(Platform.rocm(arch), unavailable=(("aiter", "is not there"),))
+    assert with_rows_asked_for(problem, without) == problem
 
 
 def test_a_function_that_is_not_there_is_never_bound():

@@ -168,6 +168,58 @@ def test_the_release_on_pypi_writes_what_its_caller_allocated():
             triton(INTO)(**fp4_operands(), y=torch.empty(5, 3, 8))
 
 
+def plain_operands(m=5, n=7, k=1024) -> dict:
+    return {name: tensor[0] for name, tensor in fp4_operands(1, m, n, k).items()}
+
+
+@pytest.fixture
+def gemm_a16wfp4(git_mi355x: ModuleType):
+    return triton("gemm_a16wfp4")
+
+
+@pytest.fixture
+def git_mi355x() -> Iterator[ModuleType]:
+    with emulated_aiter("git", "gfx950"):
+        yield importlib.import_module("aiter")
+
+
+@pytest.mark.parametrize("size", [64, 128, 512, 1024])
+def test_the_product_without_batches_is_a_batch_of_one(gemm_a16wfp4, size: int):
+    batch = fp4_operands(1, 5, 7, size)
+    operands = {name: tensor[0] for name, tensor in batch.items()}
+    assert torch.equal(gemm_a16wfp4(**operands), triton(A16W4)(**batch)[0])
+    y = torch.empty(5, 7, dtype=torch.float16)
+    assert gemm_a16wfp4(**operands, dtype=torch.float16, y=y) is y
+    assert torch.equal(y, triton(A16W4)(**batch, dtype=torch.float16)[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"x": normal(5, 512)}, SilentlyWrong, "x has shape"),
+        ({"w_scales": torch.zeros(7, 16, dtype=torch.uint8)}, SilentlyWrong, "w_scales has shape"),
+        ({"w_scales": torch.zeros(7, 32)}, SilentlyWrong, "are bytes"),
+        ({"y": torch.empty(7, 5, dtype=BF16)}, SilentlyWrong, "y has shape"),
+        (plain_operands(k=768), SilentlyWrong, "of 768 inputs the last tile of 512 reads scales that are not there"),
+        (plain_operands(k=192), SilentlyWrong, "last tile of 256"),
+        (plain_operands(k=32), SilentlyWrong, "last tile of 64"),
+        ({"atomic_add": True}, NotImplementedError, "no atomic sums"),
+        ({"config": {"BLOCK_SIZE_K": 256}}, NotImplementedError, "tiles of its own table"),
+    ],
+)
+def test_what_the_product_without_batches_does_not_take(gemm_a16wfp4, change: dict, error: type, words: str):
+    with pytest.raises(error, match=words):
+        gemm_a16wfp4(**(plain_operands() | change))
+
+
+def test_the_product_without_batches_is_of_plain_weights_on_mi355x_alone(git_mi355x: ModuleType):
+    shuffle, operands = importlib.import_module("aiter.ops.shuffle").shuffle_weight, plain_operands(n=16)
+    with pytest.raises(SilentlyWrong, match="w is shuffled"):
+        triton("gemm_a16wfp4")(**(operands | {"w": shuffle(operands["w"])}))
+    with emulated_aiter("git", "gfx942"), pytest.raises(AssertionError, match="MXFP4 is not available"):
+        triton("gemm_a16wfp4")(**operands)
+
+
 def test_rows_that_are_not_rounded_are_refused():
     with emulated_aiter("git", "gfx950"):
         importlib.import_module("aiter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import importlib.util
@@ -14,7 +15,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from emulated_aiter import RELEASES, emulated_aiter, emulator_environment
+from emulated_aiter import RELEASES, TREES, emulated_aiter, emulator_environment
 from tests.aiter_emulator.semantics.binding import in_kernel
 from tests.aiter_emulator.semantics.errors import SilentlyWrong
 
@@ -136,6 +137,21 @@ def test_what_a_function_does_inside_can_be_told_from_what_its_caller_does(aiter
     assert watched.inside[:before] == [False] * 3
     assert all(watched.inside[before:])
     assert not in_kernel()
+
+
+def test_it_knows_nothing_of_the_adapters_that_it_judges():
+    strangers = []
+    for file in TREES.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            strangers += [f"{file.name}: {name}" for name in names if not _may_be_imported(name)]
+    assert not strangers
+
+
+def _may_be_imported(name: str) -> bool:
+    top = name.partition(".")[0]
+    return top in {*sys.stdlib_module_names, "aiter", "numpy", "torch"} or name.startswith("tests.aiter_emulator")
 
 
 def test_errors_of_the_two_kinds_are_not_mistaken_for_each_other():

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from atom_kernels.aiter.quantized.asked_rows import ROWS_NOTE
 from atom_kernels.select import plans_remembered
 from atom_models.architectures.registry import find_architecture, other_modalities
 from atom_models.checkpoint import CheckpointError
 from atom_models.config.other_fields import unknown_fields
 from atom_models.fallback.choice import choose_implementation
 from atom_models.fallback.loading import construct_fallback, is_fallback, try_fallback
-from atom_models.layers import Experts, Mixer
+from atom_models.layers import Experts, Linear, Mixer
 from atom_models.layers.loadable import loadable
 from atom_models.layers.mixers.cache_scales import needs_cache_scales
 from atom_models.quantization import AS_STORED, UNQUANTIZED, GGUFQuantization, choose_quantization
@@ -126,9 +127,10 @@ def missing_cache_scales(model: nn.Module, checkpoint: Checkpoint, context: Buil
 
 
 def notes_of_plans(model: nn.Module) -> tuple[str, ...]:
-    """What the plans of layers with a cache tell who serves, once each."""
+    """What the plans of linears and of layers with a cache tell who serves, once each."""
     plans = [layer.plan for layer in mixer_layers(model).values()]
     notes = [plan.holds.note for plan in plans if plan is not None and plan.holds is not None]
+    notes += [ROWS_NOTE for layer in model.modules() if isinstance(layer, Linear) and layer.rounds_as_asked]
     return tuple(dict.fromkeys(note for note in notes if note is not None))
 
 

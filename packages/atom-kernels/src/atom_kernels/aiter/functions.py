@@ -97,6 +97,7 @@ FUNCTIONS: dict[str, AiterFunction] = {
         "A B A_scale B_scale bpreshuffle",
         newer={"out": None, "dtype": None},
     ),
+    "gemm_a16wfp4": _git("aiter.ops.triton.gemm.basic.gemm_a16wfp4:gemm_a16wfp4", "x w w_scales dtype", keywords=True),
     "per_token_quant_hip": _both("aiter.ops.quant:per_token_quant_hip", "x quant_dtype"),
     "per_group_quant_hip": _both("aiter.ops.quant:per_group_quant_hip", "x quant_dtype group_size transpose_scale"),
     "per_1x32_f4_quant_hip": _both("aiter.ops.quant:per_1x32_f4_quant_hip", "x quant_dtype shuffle"),

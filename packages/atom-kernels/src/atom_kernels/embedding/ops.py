@@ -1,55 +1,18 @@
-"""The vocabulary lookup: contract, reference and operator. T: tokens, V: vocabulary, D: hidden size."""
+"""The vocabulary lookup as an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from atom_kernels.dtypes import FLOATS
-from atom_kernels.formats import Integers, Offset, Plain, WeightFormat, weight_specs
-from atom_kernels.formats.weight_format import PLAIN_BY_DEFAULT
+from atom_kernels.embedding import triton_backend
+from atom_kernels.embedding.contract import EmbeddingProblem, embedding
+from atom_kernels.formats import Integers, Offset, weight_specs
 from atom_kernels.operator import Backend, Op, Tolerance, Work
-
-
-@dataclass(frozen=True)
-class EmbeddingProblem:
-    """Rows of a table in `dtype`.
-
-    Attributes:
-        first_id: the id of the table's first row where the vocabulary is split over ranks.
-        weight_format: the table's format, whose parts have an element or more for each row; by default plain numbers.
-    """
-
-    num_embeddings: int
-    embedding_dim: int
-    dtype: torch.dtype
-    first_id: int | None = None
-    weight_format: WeightFormat = PLAIN_BY_DEFAULT
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "weight_format", self.weight_format or Plain(self.dtype))
-
-    @property
-    def is_plain(self) -> bool:
-        return self.weight_format == Plain(self.dtype)
-
-
-def embedding(ids_T: torch.Tensor, table_VD: torch.Tensor, *, first_id: int | None = None) -> torch.Tensor:
-    """Rows of `table_VD` for `ids_T` (int32 or int64) -> [T, D].
-
-    With `first_id` the table holds the ids ``first_id .. first_id + V - 1`` and ids outside give zeros, so that the sum
-    over ranks is the lookup. Without it an id outside the table is an IndexError.
-    """
-    if first_id is None:
-        return torch.nn.functional.embedding(ids_T, table_VD)
-    local = ids_T - first_id
-    outside = (local < 0) | (local >= table_VD.shape[0])
-    rows = torch.nn.functional.embedding(local.masked_fill(outside, 0), table_VD)
-    return rows.masked_fill(outside.unsqueeze(-1), 0)
 
 
 def _bind_packed(problem: EmbeddingProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -111,6 +74,7 @@ OP = Op(
     schema="(Tensor ids) -> Tensor",
     fake=lambda problem, ids_T: ids_T.new_empty((*ids_T.shape, problem.embedding_dim), dtype=problem.dtype),
     backends=(
+        triton_backend.BACKEND,
         Backend(name="torch", implementation="torch rows, dequantized", supports=_supports_packed, bind=_bind_packed),
         Backend(
             name="torch",

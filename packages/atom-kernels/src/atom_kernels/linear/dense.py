@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter import linear as aiter_linear
-from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4
+from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4, mxfp4_inside
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import num_bytes as format_bytes
 from atom_kernels.formats import weight_specs as tensors_of
@@ -143,6 +143,7 @@ OP = Op(
         fp8_blocks.PLAIN,
         int8_rows.BACKEND,
         mxfp4.BACKEND,
+        mxfp4_inside.BACKEND,
         BATCH_INVARIANT_BACKEND,
         PACKED_BATCH_INVARIANT_BACKEND,
         native.NATIVE_BACKEND,

@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.adapters.contract import LowRankTerm
 from atom_kernels.aiter import linear as aiter_linear
-from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4
+from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4, mxfp4_inside
 from atom_kernels.dtypes import FLOATS
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
 from atom_kernels.linear.contract import FusedLinearProblem, fused_linear
@@ -96,6 +96,7 @@ FUSED_LINEAR = Op(
         fp8_blocks.FUSED_PLAIN,
         int8_rows.FUSED,
         mxfp4.FUSED,
+        mxfp4_inside.FUSED,
         triton_backend.SKINNY_BACKEND,
         triton_backend.COMPOSED_BACKEND,
         triton_backend.PACKED_SKINNY_BACKEND,

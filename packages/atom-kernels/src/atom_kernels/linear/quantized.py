@@ -128,7 +128,7 @@ def _rounded_problems() -> tuple[LinearProblem, ...]:
         (Float8(), Float8(), ((256, 48), (592, 24), (1536, 64), (16, 8), (40, 8))),
         (tiles, blocks, ((128, 136), (256, 144), (640, 576), (192, 16))),
         (Integers(8), Integers(8), ((16, 8), (592, 24))),
-        (Mxfp4(), Mxfp4(), ((256, 128), (768, 384))),
+        (Mxfp4(), Mxfp4(), ((256, 128), (768, 384), (512, 40))),
     )
     return tuple(
         LinearProblem(k, n, dtype, bias, weight_format=weights, input_format=inputs)

@@ -111,6 +111,11 @@ class Linear(Layer):
             for (name, shard), begin in zip(named.items(), begins, strict=False)
         ]
 
+    @property
+    def rounds_as_asked(self) -> bool:
+        """Whether rows that the checkpoint leaves as they are get rounded, because the environment asks for it."""
+        return any(part.rounds_as_asked for part in self._parts)
+
     def _find_most_rows(self) -> None:
         if self.adapted is not None and len(self._parts) > 1:
             # The adapters' term is one for all parts.

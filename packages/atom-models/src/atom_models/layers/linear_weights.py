@@ -52,6 +52,11 @@ class LinearWeights:
     def plan(self) -> Plan:
         return plan_linear(self.problem, self._platform)
 
+    @property
+    def rounds_as_asked(self) -> bool:
+        """Whether a kernel rounds rows that the checkpoint leaves as they are."""
+        return self.problem.input_format is not None and self._held.inputs is None
+
     def _is_packed_on(self, platform: Platform) -> bool:
         return not self._problem_on(platform).is_plain
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.aiter.quantized.asked_rows import with_rows_asked_for
 from atom_kernels.formats import Codes, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
 from atom_kernels.moe import ExpertsProblem
@@ -31,12 +32,14 @@ class Packable:
         operators: problem -> the operators that may run it, each with the problem as it takes it.
         of_any_size: dtype -> a problem of plain weights, of sizes that kernels take in any format.
         pack: (problem, a format for each matrix, the format that activations may be rounded to) -> packed problem.
+        as_asked: (packed problem, platform) -> the problem with activations rounded where who serves asks for it.
     """
 
     weights: str
     operators: Callable[[Any], Sequence[tuple[Op, Any]]]
     of_any_size: Callable[[torch.dtype], Any]
     pack: Callable[[Any, Sequence[WeightFormat], WeightFormat | None], Any]
+    as_asked: Callable[[Any, Platform], Any] = lambda problem, platform: problem
 
 
 LINEARS = Packable(
@@ -44,6 +47,7 @@ LINEARS = Packable(
     lambda problem: ((FUSED_LINEAR, problem), (OP, problem.product)),
     lambda dtype: FusedLinearProblem(_ANY_SIZE, _ANY_SIZE, dtype),
     lambda problem, formats, inputs: replace(problem, weight_format=formats[0], input_format=inputs),
+    with_rows_asked_for,
 )
 EXPERTS = Packable(
     "experts",
@@ -70,7 +74,7 @@ def held_problem(
     Raises:
         UnsupportedQuantizationError: weights are to be rounded to a format that no kernel of this machine reads.
     """
-    problem = kind.pack(plain, formats, held.inputs)
+    problem = kind.as_asked(kind.pack(plain, formats, held.inputs), platform)
     is_packed = all(one.codes is not Codes.PLAIN for one in formats)
     if held.without_kernel or (is_packed and _has_kernel(kind, problem, platform)):
         return problem

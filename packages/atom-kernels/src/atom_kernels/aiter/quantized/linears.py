@@ -49,6 +49,10 @@ class RowsProduct(NamedTuple):
     round: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """The product of rows that are not rounded yet."""
+        return self.multiply(*self.round(aligned(rows)))
+
     def plus(self, bias: torch.Tensor | None) -> RowsProduct:
         """The same with a bias added to it."""
         if bias is None:
@@ -61,8 +65,8 @@ def aligned(rows: torch.Tensor) -> torch.Tensor:
     return rows.clone() if rows.data_ptr() % ALIGNED else rows
 
 
-def on_rows(problem: LinearProblem, product: RowsProduct) -> Linear:
-    """The linear of rows in the problem's dtype, which it rounds first."""
+def on_rows(problem: LinearProblem, product: Linear) -> Linear:
+    """The linear of rows in the problem's dtype by a product that rounds them, of contiguous ``[T, K]`` with T > 0."""
     size, out_size, dtype = problem.in_features, problem.weight_rows, problem.dtype
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -71,7 +75,7 @@ def on_rows(problem: LinearProblem, product: RowsProduct) -> Linear:
         rows = x.reshape(-1, size).contiguous()
         if not rows.shape[0]:
             return x.new_empty((*x.shape[:-1], out_size))
-        return product.multiply(*product.round(aligned(rows))).view(*x.shape[:-1], out_size)
+        return product(rows).view(*x.shape[:-1], out_size)
 
     return run
 
@@ -94,11 +98,14 @@ def on_rounded_rows(
 def backends(
     implementation: str,
     supports: Callable[[LinearProblem, Platform], str | None],
-    bind: Callable[[LinearProblem, Any], RowsProduct],
+    bind: Callable[[LinearProblem, Any], Linear],
     layout: WeightLayout,
     row_rounding: RowRounding | None = None,
 ) -> tuple[Backend, Backend]:
-    """A product as the backend of a linear alone, and of one between its neighbors."""
+    """A product as the backend of a linear alone, and of one between its neighbors.
+
+    With `row_rounding` neighbors may round its rows: it is a `RowsProduct` then.
+    """
 
     def bind_alone(problem: LinearProblem, weights: Any) -> Linear:
         return on_rows(problem, bind(problem, weights))
@@ -108,11 +115,14 @@ def backends(
         from atom_kernels.norm import rms_norm
 
         product = bind(problem.product, weights)
+        rounded = (
+            on_rounded_rows(problem.product, product) if row_rounding and isinstance(product, RowsProduct) else None
+        )
         return composed(
             problem,
             on_rows(problem.product, product),
             lambda x, weight, eps, offset: rms_norm(x, weight, eps, weight_offset=offset),
-            rounded_linear=None if row_rounding is None else on_rounded_rows(problem.product, product),
+            rounded_linear=rounded,
         )
 
     def supports_fused(problem: FusedLinearProblem, platform: Platform) -> str | None:

@@ -9,6 +9,7 @@ install(
         "batched_gemm_a16wfp4": "gemm.batched.batched_gemm_a16wfp4",
         _A8W8: f"gemm.batched.{_A8W8}",
         "batched_gemm_bf16": "gemm.batched.batched_gemm_bf16",
+        "gemm_a16wfp4": "gemm.basic.gemm_a16wfp4",
         "fused_kv_cache": "fusions.fused_kv_cache",
         "unified_attention": "attention.unified_attention",
     }
