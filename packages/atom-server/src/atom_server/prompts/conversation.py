@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from atom_core import InvalidRequestError
-from atom_core.engine.inputs.placed_images import place_images
+from atom_core.engine.inputs.placed_images import place_images, with_marks
 from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
 from atom_core.messages import Image, Video
 from atom_core.tokenization.text_threads import PIECE_CHARACTERS
@@ -70,6 +70,8 @@ async def encode_messages(
     videos = await _videos(request, shown.videos, has_to_fit=has_to_fit)
     if videos and (spec := state.engine.info.images) is not None:
         text = with_places(text, videos, spec, VideoMarks.of(spec, state.engine.tokenizer))
+    if shown.urls and (spec := state.engine.info.images) is not None:
+        text = with_marks(text, spec, state.engine.tokenizer)
     [token_ids] = await encode_texts(
         request, [text], add_special_tokens=add_special_tokens, param="messages", has_to_fit=has_to_fit
     )
