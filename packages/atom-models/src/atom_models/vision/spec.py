@@ -36,7 +36,6 @@ class VisionSpec:
         mean, std: what is taken off pixels between 0 and 1, and what they are divided by: red, green and blue.
         has_threefold_positions: tokens have a position in time, height and width each.
         resizing: how a picture gets its size, see `atom_models.vision.sizes`.
-        resample: the filter of it.
         max_side: the most pixels of a side, before it is brought to a multiple of `unit`; 0 where there is no bound.
             Where sizes are fixed, each side has so many.
         row_token_id: the token between the rows of a picture, behind the last of which `end_token_id` stands; None
@@ -46,6 +45,7 @@ class VisionSpec:
         sees_ahead: tokens of a picture see all of it, not only what lies before them: a step has all of them, or none.
         written_around: what stands before the start and behind the end of a picture, where a template writes the start
             alone; empty where it writes all that a picture needs.
+        resample: the filter by which pictures are resized.
     """
 
     image_token_id: int
@@ -59,13 +59,13 @@ class VisionSpec:
     std: tuple[float, float, float]
     has_threefold_positions: bool = True
     resizing: Resizing = "rounded"
-    resample: Resample = "bicubic"
     max_side: int = 0
     row_token_id: int | None = None
     max_tokens: int = 0
     video: VideoSpec | None = None
     sees_ahead: bool = False
     written_around: str = ""
+    resample: Resample = "bicubic"
 
     @property
     def unit(self) -> int:
