@@ -101,7 +101,7 @@ class PictureAttention(Layer):
         qkv: str = "qkv",
         proj: str = "proj",
     ) -> PictureAttention:
-        """Of checkpoints where queries, keys and values are one linear; `qkv` and `proj` are the linears' names."""
+        """Queries, keys and values are one linear of the checkpoint; `qkv` and `proj` are the linears' names."""
         return cls(
             plan,
             ReplicatedLinear(hidden_size, 3 * hidden_size, context, prefix=f"{prefix}.{qkv}", bias=True),
@@ -112,7 +112,7 @@ class PictureAttention(Layer):
     def split(
         cls, plan: MixerPlan, hidden_size: int, context: BuildContext, *, prefix: str, proj: str, bias: bool
     ) -> PictureAttention:
-        """Of checkpoints where these are `q_proj`, `k_proj` and `v_proj`."""
+        """Queries, keys and values are `q_proj`, `k_proj` and `v_proj` of the checkpoint."""
         num_heads, head_dim = plan.problem.out_shape
         qkv = QKVParallelLinear(
             hidden_size,
