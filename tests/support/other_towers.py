@@ -1,4 +1,4 @@
-"""Tiny towers of Mistral 3 and of Kimi-K2.5, in the spelling of their publishers, with weights drawn at random."""
+"""Tiny towers of Gemma 3, Mistral 3 and Kimi-K2.5, in the spelling of their publishers, with random weights."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ _MOONVIT = {
     "num_attention_heads": 2,
     "pos_emb_height": 6,
     "pos_emb_width": 6,
+}
+_SIGLIP = {
+    **_SIZES,
+    "model_type": "siglip_vision_model",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "vision_use_head": False,
 }
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 
@@ -118,7 +126,43 @@ def _moonvit(hidden: int) -> dict[str, tuple[int, ...]]:
     return {**weights, **biases, "vision_tower.patch_embed.pos_emb.weight": (6, 6, 16)}
 
 
+def _siglip(hidden: int) -> dict[str, tuple[int, ...]]:
+    of_layer = {f"self_attn.{name}": (16, 16) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    of_layer |= {"mlp.fc1": (24, 16), "mlp.fc2": (16, 24), "layer_norm1": (16,), "layer_norm2": (16,)}
+    linears = {
+        "embeddings.patch_embedding": (16, 3, 4, 4),
+        **{f"encoder.layers.{index}.{name}": shape for index in range(2) for name, shape in of_layer.items()},
+        "post_layernorm": (16,),
+    }
+    weights = {f"vision_tower.vision_model.{name}.weight": shape for name, shape in linears.items()}
+    biases = {f"vision_tower.vision_model.{name}.bias": shape[:1] for name, shape in linears.items()}
+    return {
+        **weights,
+        **biases,
+        "vision_tower.vision_model.embeddings.position_embedding.weight": (64, 16),
+        "multi_modal_projector.mm_soft_emb_norm.weight": (16,),
+        "multi_modal_projector.mm_input_projection_weight": (16, hidden),
+    }
+
+
 OTHER_TOWERS = {
+    "gemma3": OtherTower(
+        {
+            "image_token_index": 0,
+            "boi_token_index": 382,
+            "eoi_token_index": 383,
+            "mm_tokens_per_image": 16,
+            "vision_config": _SIGLIP,
+        },
+        {
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "do_pan_and_scan": None,
+            "resample": 2,
+            "size": {"height": 32, "width": 32},
+        },
+        _siglip,
+    ),
     "mistral3": OtherTower(
         {
             "image_token_index": 0,

@@ -89,6 +89,7 @@ def with_images(
 
 # Text model -> what it is published in.
 _VISION_TYPES = {
+    "gemma3_text": "gemma3",
     "kimi_k2": "kimi_k25",
     "ministral3": "mistral3",
     "mistral": "mistral3",

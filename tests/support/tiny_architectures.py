@@ -122,6 +122,20 @@ class Family:
     published_model_type: str | None = None
 
 
+_GEMMA3: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 24,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 13,
+    "sliding_window_pattern": 3,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+    },
+}
+
 FAMILIES: dict[str, Family] = {
     "llama": Family("LlamaForCausalLM", "llama", 1, {"num_key_value_heads": 4}),
     "llama-3.1": Family(
@@ -154,19 +168,7 @@ FAMILIES: dict[str, Family] = {
         "Gemma3ForCausalLM",
         "gemma3_text",
         8,
-        {
-            "num_hidden_layers": 4,
-            "head_dim": 24,
-            "num_key_value_heads": 1,
-            "query_pre_attn_scalar": 20,
-            "sliding_window": 13,
-            "sliding_window_pattern": 3,
-            "tie_word_embeddings": True,
-            "rope_parameters": {
-                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-                "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
-            },
-        },
+        _GEMMA3,
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM",
@@ -405,6 +407,7 @@ FAMILIES: dict[str, Family] = {
     "ministral3-text": Family("Ministral3ForCausalLM", "ministral3", 36, _MINISTRAL3),
     "ministral3": Family("Mistral3ForConditionalGeneration", "ministral3", 35, _MINISTRAL3),
     "mistral3": Family("Mistral3ForConditionalGeneration", "mistral", 34, {"sliding_window": None, "head_dim": 24}),
+    "gemma3-seeing": Family("Gemma3ForConditionalGeneration", "gemma3_text", 37, _GEMMA3),
     "nemotron": Family("NemotronForCausalLM", "nemotron", 20, {"head_dim": 24, "norm_eps": 1e-3}),
 }
 

@@ -26,6 +26,11 @@ def pixel_values(model: Any, pictures: Sequence[torch.Tensor]) -> dict[str, torc
     """What transformers' processors make of pictures that have been fitted."""
     spec, arrays = model.vision_spec, list(map(np.asarray, pictures))
     sizes = torch.tensor([one.shape[:2] for one in arrays])
+    if spec.resizing == "fixed":
+        from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+        made = Gemma3ImageProcessorPil(size={"height": spec.max_side, "width": spec.max_side})
+        return {"pixel_values": made(arrays, return_tensors="pt", input_data_format="channels_last")["pixel_values"]}
     if spec.resizing == "shrunk":
         made = pixtral_processor(spec)(arrays)
         assert made["image_sizes"].tolist() == sizes.tolist()
@@ -81,5 +86,7 @@ def their_logits(theirs: Any, model: Any, tokens: Sequence[int], pictures: Seque
     ids = torch.tensor([wide])
     if not pictures:
         return theirs(input_ids=ids).logits[0]
-    are_seen = {"mm_token_type_ids": (ids == spec.image_token_id).int()} if spec.has_threefold_positions else {}
+    are_pictures, are_seen = (ids == spec.image_token_id).int(), {}
+    if spec.has_threefold_positions or spec.sees_ahead:
+        are_seen = {"token_type_ids" if spec.sees_ahead else "mm_token_type_ids": are_pictures}
     return theirs(input_ids=ids, **are_seen, **pixel_values(model, pictures)).logits[0]

@@ -58,7 +58,7 @@ def assert_all_blocks_are_back(engine: LLMEngine) -> None:
 MIXED_AS_IN = {
     **dict.fromkeys(("llama-3.1", "mistral-full", "qwen2", "qwen2_5_vl", "qwen3_vl", "mistral3", "nemotron"), "llama"),
     **dict.fromkeys(("ministral3", "ministral3-text"), "llama"),
-    "qwen2-window": "gemma3",
+    **dict.fromkeys(("qwen2-window", "gemma3-seeing"), "gemma3"),
     **dict.fromkeys(("qwen3_moe-mixed", "qwen3_vl_moe", "mixtral", "minimax_m2", "glm4_moe"), "qwen3_moe"),
     **dict.fromkeys(("deepseek_v2-lite", "kimi_k2", "kimi_k25", "glm4_moe_lite"), "deepseek_v3"),
     **dict.fromkeys(("qwen3_5-text", "qwen3_5_moe", "qwen3_5_moe-text"), "qwen3_5"),

@@ -83,6 +83,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_offload_blocks": 0,
         "is_encoder": False,
     },
+    "engine.inputs.fitted_images.resized": {"resample": "bicubic"},
     "engine.inputs.input_processor.InputProcessor.__init__": {"grammar_backend": "auto"},
     "engine.inputs.input_processor.InputProcessor.process": {
         "priority": 0,
@@ -235,6 +236,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_stages": 1,
         "whole_prompts": False,
         "max_num_image_tokens": 0,
+        "least_image_step": 0,
     },
     "scheduler.request.Request": {
         "has_run": False,

@@ -39,6 +39,35 @@ def test_a_window_of_one_token_sees_only_itself():
         torch.testing.assert_close(out, step.inputs[2])
 
 
+@pytest.mark.parametrize("backend", [name for name in (*BACKENDS, "reference") if name != "torch"])
+@pytest.mark.parametrize("window", [None, 9])
+def test_tokens_of_pictures_see_all_of_theirs_and_a_window_bounds_what_lies_before(backend, window):
+    """Across a border of segments, behind cached tokens, and beside a prompt without a picture."""
+    problem = make_problem(4, 2, 16, sees_ahead=True, sliding_window=window)
+    step = make_step(problem, [(1, 300), (100, 300), (5, 5)])
+    out = step.run(select_mixer(problem, only_backend=backend))[0]
+    assert step.geometry.sees_until is not None
+    until = step.geometry.sees_until[1:101]
+    assert set(until.tolist()) == {-1, 232, 297}
+    positions, keys = torch.arange(200, 300).unsqueeze(1), torch.arange(300)
+    seen = keys <= torch.maximum(positions, until.unsqueeze(1))
+    if window is not None:
+        seen &= keys > positions - window
+    q = step.inputs[0][1:101]
+    table, block_size = step.geometry.block_table[1, : -(-300 // 16)].long(), 16
+    _, *caches = step.run(select_mixer(problem, only_backend="reference"))
+    k, v = (cache[table].view(len(table) * block_size, 2, 16)[:300] for cache in caches)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), attn_mask=seen, enable_gqa=True
+    )
+    torch.testing.assert_close(out[1:101], expected.transpose(0, 1), atol=2e-5, rtol=2e-5)
+    alone = replace(step, geometry=replace(step.geometry, sees_until=None)).run(
+        select_mixer(problem, only_backend=backend)
+    )[0]
+    assert torch.equal(alone[[0, *range(101, 106)]], out[[0, *range(101, 106)]])
+    assert not torch.allclose(alone[2:99], out[2:99], atol=1e-2)
+
+
 def test_a_huge_sink_takes_all_of_the_weight():
     problem = make_problem(2, 1, 16, has_sinks=True)
     step = make_step(problem, [(3, 40)])

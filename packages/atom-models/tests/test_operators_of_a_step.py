@@ -67,6 +67,7 @@ TRACED_AS = {
     **dict.fromkeys(("llama-3.1", "mistral", "mistral-full"), "llama"),
     "ministral3-text": "ministral3",
     "qwen2-window": "qwen2",
+    "gemma3-seeing": "gemma3",
     **dict.fromkeys(("deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"), "deepseek_v3"),
     "qwen3_5-text": "qwen3_5",
     "qwen3_5_moe-text": "qwen3_5_moe",

@@ -166,7 +166,7 @@ def test_lists_of_models_say_how_weights_are_published_and_those_are_read(name: 
 @pytest.mark.parametrize(
     ("architecture", "part", "says"),
     [
-        ("Gemma3ForConditionalGeneration", "vision_config", "text-only checkpoint such as one of Gemma3ForCausalLM"),
+        ("Gemma3nForConditionalGeneration", "vision_config", "text-only checkpoint such as one of Gemma3For"),
         ("Qwen2VLForConditionalGeneration", "vision_config", "text-only checkpoint"),
         ("VoxtralForConditionalGeneration", "audio_config", "text-only checkpoint"),
     ],

@@ -63,6 +63,12 @@ def agree(problem, step, platform, *, atol=2e-2, **changes):
     return plan
 
 
+def test_tokens_that_see_others_behind_them_are_left_to_triton(machine):
+    problem, _ = of_family("gemma", sees_ahead=True)
+    reasons = dict(select_mixer(problem, machine).reasons)
+    assert "written for tokens that see nothing behind them" in reasons["aiter"]
+
+
 @pytest.mark.parametrize("requests", STEPS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_attends_as_the_reference_does(machine, family, requests):

@@ -53,6 +53,8 @@ def assert_agrees(problem, requests, **options):
         {"soft_cap": 5.0, "block_size": 32},
         {"sliding_window": 1},
         {"has_sinks": True, "soft_cap": 20.0, "sliding_window": 100},
+        {"sees_ahead": True},
+        {"sees_ahead": True, "sliding_window": 20, "block_size": 32},
     ],
     ids=str,
 )

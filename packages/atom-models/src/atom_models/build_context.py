@@ -45,6 +45,7 @@ class BuildContext:
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         takes_adapters: linears can take adapters.
         language_model_only: what sees pictures is not built, and its weights are passed over.
+        sees_ahead: tokens of a step may see later ones of it, as those of a picture do in some models.
     """
 
     platform: Platform = field(default_factory=detect_platform)
@@ -62,6 +63,7 @@ class BuildContext:
     num_drafts: int = 0
     takes_adapters: bool = False
     language_model_only: bool = False
+    sees_ahead: bool = False
 
     @property
     def collectives(self) -> Collectives:

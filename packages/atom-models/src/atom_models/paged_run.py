@@ -27,6 +27,7 @@ class SequenceStep:
         positions: int64 ``[3, new tokens]`` of prompts with pictures, ``[new tokens]`` of what follows these; None
             counts tokens.
         seen: what a tower gave for these tokens, by rows among them; None where there is no picture.
+        sees_until: int32 ``[new tokens]``, see `BatchGeometry`; None where tokens see nothing behind them.
     """
 
     token_ids: Sequence[int]
@@ -35,6 +36,7 @@ class SequenceStep:
     slot: int = 0
     positions: torch.Tensor | None = None
     seen: SeenRows | None = None
+    sees_until: torch.Tensor | None = None
 
     @property
     def counted(self) -> torch.Tensor:
@@ -113,6 +115,7 @@ class PagedRun:
             num_decodes=sum(length == 1 for length in lengths),
             max_query_len=max(lengths),
             max_seq_len=max(totals),
+            sees_until=_sees_until(sequences, self.device),
         )
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -125,6 +128,15 @@ def _positions(sequences: Sequence[SequenceStep]) -> torch.Tensor:
     if all(each.dim() == 1 for each in found):
         return torch.cat(found)
     return torch.cat([each.expand(3, -1) for each in found], dim=1)
+
+
+def _sees_until(sequences: Sequence[SequenceStep], device: torch.device | str) -> torch.Tensor | None:
+    """``[T]``; None where no token sees any behind it."""
+    if all(sequence.sees_until is None for sequence in sequences):
+        return None
+    nothing = [torch.full((len(sequence.token_ids),), -1, dtype=torch.int32) for sequence in sequences]
+    found = [sequence.sees_until for sequence in sequences]
+    return torch.cat([b if a is None else a for a, b in zip(found, nothing, strict=True)]).to(device)
 
 
 def _seen(sequences: Sequence[SequenceStep]) -> SeenRows | None:

@@ -207,6 +207,7 @@ def _scheduler(
         num_stages=args.pipeline_parallel_size,
         whole_prompts=model.is_encoder,
         max_num_image_tokens=image_token_budget(args, images, budget),
+        least_image_step=images.most_tokens if images is not None and images.spec.sees_ahead else 0,
     )
 
 

@@ -37,7 +37,7 @@ class Batching:
         self._cache = book.cache
         self._in_stages = config.num_stages > 1
         part = 1.0 if config.whole_prompts else config.long_prefill_share
-        self._share = max(ends.least, int(config.max_num_batched_tokens * part))
+        self._share = max(ends.least, config.least_image_step, int(config.max_num_batched_tokens * part))
         factor = config.scheduler_delay_factor
         self._delay = AdmissionDelay(factor, clock) if factor else None
 

@@ -25,6 +25,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             urgent one, however long it waits.
         max_request_seconds: how long a request may take from its arrival; None sets no limit.
         max_num_image_tokens: tokens of the pictures that one step encodes, which is done whole; 0 where there are none.
+        least_image_step: tokens of the largest picture, where a step takes all of a picture or nothing: its tokens see
+            each other. 0 where a step may end inside of one.
         whole_prompts: a step takes all of a prompt or nothing: its tokens see those behind them.
 
     Raises:
@@ -43,6 +45,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_stages: int = 1
     whole_prompts: bool = False
     max_num_image_tokens: int = 0
+    least_image_step: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_stages"):
@@ -58,6 +61,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}; a step that takes prompts whole needs room "
                 f"for {self.max_model_len}, the longest"
+            )
+        if self.least_image_step > self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; a step of this model takes pictures whole, "
+                f"and needs room for {self.least_image_step}, the tokens of one"
             )
         if self.policy not in ("priority", "fcfs"):
             raise ValueError(f"policy is {self.policy!r}; allowed are 'priority' and 'fcfs'")

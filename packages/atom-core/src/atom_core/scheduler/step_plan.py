@@ -79,7 +79,8 @@ class StepPlan:
     def cut(self, request: Request, num_new_tokens: int, *, num_image_tokens: int = 0) -> int:
         """How many of the next `num_new_tokens` tokens of `request` the step may compute; 0 if it has no room for any.
 
-        It ends before the first picture that there is no room to encode. `num_image_tokens` have room already.
+        It ends before the first picture that there is no room to encode, and as `StepEnds` says. `num_image_tokens`
+        have room already.
         """
         num_new_tokens = self._ends.cut(request, num_new_tokens)
         room = self.image_budget + num_image_tokens

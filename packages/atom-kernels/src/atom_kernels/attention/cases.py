@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from atom_kernels.mixers.cache_format import HEAD_SCALES, NO_SCALES, CacheFormat
 from atom_kernels.mixers.cases import MixerStep, make_geometry
 
 _MIN_POSITIONS = 1024
+# Tokens that a prompt has at least, where some of it are pictures.
+_AROUND_PICTURES = 6
 
 
 def make_problem(
@@ -54,6 +57,8 @@ def make_step(
     qkv = random(geometry.num_tokens, sum(heads) * problem.head_dim)
     parts = qkv.split([count * problem.head_dim for count in heads], dim=1)
     q, k, v = (part.unflatten(1, (count, problem.head_dim)) for part, count in zip(parts, heads, strict=True))
+    if problem.sees_ahead:
+        geometry = replace(geometry, sees_until=_pictures(requests))
     prologue = None
     if rotary_dim is not None or norms:
         num_positions = max(_MIN_POSITIONS, geometry.max_seq_len)
@@ -76,3 +81,15 @@ def make_step(
         prologue=prologue,
         weights=weights,
     )
+
+
+def _pictures(requests: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """The last position that each token sees: of longer prompts all but the first and last tokens are two pictures."""
+    sees_until: list[int] = []
+    for queries, length in requests:
+        own = torch.full((queries,), -1, dtype=torch.int32)
+        if queries > _AROUND_PICTURES:
+            first, middle, end = length - queries, queries // 3, queries - 2
+            own[1:middle], own[middle:end] = first + middle - 1, first + end - 1
+        sees_until += own.tolist()
+    return torch.tensor(sees_until, dtype=torch.int32)

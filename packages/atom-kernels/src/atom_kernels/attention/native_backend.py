@@ -78,6 +78,7 @@ class NativeBatch(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("query_starts", "query_ends", "seq_lens", "block_table")),
         *((name, ctypes.c_void_p) for name in ("key_ends", "slot_mapping")),
         *((name, ctypes.c_int64) for name in ("block_table_stride", "num_reqs", "num_tokens")),
+        ("sees_until", ctypes.c_void_p),
     )
 
 
@@ -99,6 +100,7 @@ class Launch:
         *,
         key_ends: torch.Tensor | None = None,
         slot_mapping: torch.Tensor | None = None,
+        sees_until: torch.Tensor | None = None,
     ) -> Launch:
         """A launch over contiguous tensors in the dtypes of attention.h; rows of the block table may lie apart."""
         batch = NativeBatch(
@@ -111,8 +113,9 @@ class Launch:
             block_table_stride=block_table.stride(0),
             num_reqs=seq_lens.shape[0],
             num_tokens=0 if slot_mapping is None else slot_mapping.shape[0],
+            sees_until=None if sees_until is None else sees_until.data_ptr(),
         )
-        tensors = (query_starts, query_ends, seq_lens, block_table, key_ends, slot_mapping)
+        tensors = (query_starts, query_ends, seq_lens, block_table, key_ends, slot_mapping, sees_until)
         return cls(batch, ctypes.addressof(batch), tensors)
 
 
@@ -155,6 +158,7 @@ class NativeAttention(MixerRunner):
             step.seq_lens[: step.num_reqs],
             step.block_table,
             slot_mapping=step.slot_mapping,
+            sees_until=step.sees_until,
         )
 
     def forward(

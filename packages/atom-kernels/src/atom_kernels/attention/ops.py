@@ -61,6 +61,8 @@ def _parity_steps(platform: Platform) -> Iterator[tuple[AttentionProblem, MixerS
         {"soft_cap": 5.0, "block_size": 32},
         {"sliding_window": 300, "soft_cap": 20.0},
         {"has_sinks": True, "block_size": 32},
+        {"sees_ahead": True},
+        {"sees_ahead": True, "sliding_window": 37, "soft_cap": 5.0, "block_size": 32},
     )
     for dtype in _TOLERANCES:
         for index, shape in enumerate(shapes):
@@ -91,7 +93,7 @@ def _describe(problem: AttentionProblem) -> str:
         rules.append(f"window {problem.sliding_window}")
     if problem.soft_cap:
         rules.append(f"soft cap {problem.soft_cap}")
-    return ", ".join(rules + ["sinks"] * problem.has_sinks)
+    return ", ".join(rules + ["sinks"] * problem.has_sinks + ["pictures"] * problem.sees_ahead)
 
 
 PAGED_ATTENTION = MixerOperator(

@@ -34,6 +34,7 @@ class AttentionProblem:
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)`` before masking.
         batch_invariant: a row's bits depend on nothing but its own request; where work is else shared out over a step,
             this costs time.
+        sees_ahead: tokens of a step may see later ones of it, see `BatchGeometry.sees_until`.
     """
 
     num_heads: int
@@ -47,6 +48,7 @@ class AttentionProblem:
     has_sinks: bool = False
     soft_cap: float | None = None
     batch_invariant: bool = False
+    sees_ahead: bool = False
     name: ClassVar[str] = "paged_attention"
 
     def __post_init__(self) -> None:

@@ -35,12 +35,14 @@ def paged_attention(
     sinks_H: torch.Tensor | None = None,
     soft_cap: float | None = None,
     head_scales: Sequence[torch.Tensor] | None = None,
+    sees_until: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of a batch that mixes decodes and chunks of prompts; keys and values are in the cache already.
 
     The queries of request ``r`` are rows ``query_start_loc[r]:query_start_loc[r+1]`` and stand at the last positions of
     its ``seq_lens[r]`` tokens, which lie in the blocks ``block_table[r]``. Rows of no request give zeros.
-    Caches and `head_scales` are as `write_cache` takes them.
+    Caches and `head_scales` are as `write_cache` takes them, and `sees_until` lets tokens see later ones, as
+    `BatchGeometry` has it.
 
     Returns:
         ``[T, H, D]`` in the dtype of the queries.
@@ -59,6 +61,7 @@ def paged_attention(
             sliding_window=sliding_window,
             sinks_H=sinks_H,
             soft_cap=soft_cap,
+            sees_until_Q=None if sees_until is None else sees_until[first:last],
         ).to(q_THD.dtype)
     return out_THD
 
@@ -72,6 +75,7 @@ def attend(
     sliding_window: int | None = None,
     sinks_H: torch.Tensor | None = None,
     soft_cap: float | None = None,
+    sees_until_Q: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of one request, whose queries stand at its last positions."""
     num_queries, num_heads, _ = q_QHD.shape
@@ -83,7 +87,10 @@ def attend(
         scores_HQL = soft_cap * torch.tanh(scores_HQL / soft_cap)
     query_positions = torch.arange(num_keys - num_queries, num_keys, device=q_QHD.device).unsqueeze(1)
     key_positions = torch.arange(num_keys, device=q_QHD.device)
-    visible_QL = key_positions <= query_positions
+    last_seen = query_positions
+    if sees_until_Q is not None:
+        last_seen = torch.maximum(query_positions, sees_until_Q.unsqueeze(1))
+    visible_QL = key_positions <= last_seen
     if sliding_window is not None:
         visible_QL &= key_positions > query_positions - sliding_window
     scores_HQL = scores_HQL.masked_fill(~visible_QL, float("-inf"))
@@ -134,6 +141,7 @@ class ReferenceAttention(MixerRunner):
             sinks_H=weights.sinks,
             soft_cap=self.problem.soft_cap,
             head_scales=weights.head_scales,
+            sees_until=metadata.sees_until,
         )
 
 

@@ -28,6 +28,8 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
+    if problem.sees_ahead:
+        return "written for tokens that see nothing behind them"
     if problem.dtype not in _DTYPES:
         return f"computes in {', '.join(_DTYPES)}, not in {problem.dtype}"
     if problem.kv_cache_dtype != problem.dtype:

@@ -47,6 +47,18 @@ INLINE int64_t key_end_of(const Batch *batch, int64_t request) {
     return batch->key_ends ? batch->key_ends[request] : batch->seq_lens[request];
 }
 
+/* The last position that the token of a row at `position` sees. */
+INLINE int64_t last_seen(const Batch *batch, int64_t row, int64_t position) {
+    return batch->sees_until ? high(position, batch->sees_until[row]) : position;
+}
+
+/* Behind the last key that one of the rows sees, the first of which is at `position`. */
+static int64_t visible_end(const Batch *batch, int64_t request, int64_t first_row, int64_t num_rows, int64_t position) {
+    int64_t last = position + num_rows - 1;
+    for (int64_t i = 0; batch->sees_until && i < num_rows; i++) last = high(last, batch->sees_until[first_row + i]);
+    return low(last + 1, key_end_of(batch, request));
+}
+
 INLINE int64_t first_visible(const Layer *layer, int64_t position) {
     return layer->window > 0 ? high(0, position - layer->window + 1) : 0;
 }
@@ -120,6 +132,7 @@ INLINE void finish_row(const Layer *layer, const Tensors *t, int64_t token, int6
 /* One task, with what follows from it. Its rows go by key/value head, then query, then head of the group. */
 typedef struct {
     const Layer *layer;
+    const Batch *batch;
     const int32_t *blocks;
     int first_head, num_heads, first_query, num_queries, group;
     int rows_per_head, num_rows, columns;
@@ -130,7 +143,7 @@ typedef struct {
 } Span;
 
 static Span span_of(const Layer *layer, const Batch *batch, const Task *task) {
-    Span s = {layer, batch->block_table + task->request * batch->block_table_stride};
+    Span s = {layer, batch, batch->block_table + task->request * batch->block_table_stride};
     int64_t first_row = batch->query_starts[task->request], last_row = batch->query_ends[task->request];
     s.first_head = task->first_head, s.num_heads = task->last_head - task->first_head;
     s.first_query = task->first_query, s.num_queries = task->last_query - task->first_query;
@@ -140,7 +153,7 @@ static Span span_of(const Layer *layer, const Batch *batch, const Task *task) {
     s.first_position = batch->seq_lens[task->request] - (last_row - first_row) + s.first_query;
     s.first_key = first_visible(layer, s.first_position);
     s.key_end = key_end_of(batch, task->request);
-    s.last_key = low(s.first_position + s.num_queries, s.key_end);
+    s.last_key = visible_end(batch, task->request, s.first_row, s.num_queries, s.first_position);
     s.begin = high(s.first_key, task->first_segment * SEGMENT);
     s.end = low(s.last_key, task->last_segment * SEGMENT);
     return s;
@@ -215,10 +228,11 @@ static void attend_tile(const Span *s, const Tensors *t, Workspace *w, int64_t h
     const float *value_scales = tile_scales(s->layer, t->v_token_scales, kv_head, places, value_scale_buffer);
     float scale = t->k_scales ? s->layer->scale * t->k_scales[kv_head] : s->layer->scale;
     for (int i = 0; i < s->rows_per_head; i++) {
-        int64_t position = s->first_position + i / s->group;
+        int64_t query = i / s->group, position = s->first_position + query;
+        int64_t end = low(last_seen(s->batch, s->first_row + query, position) + 1, s->key_end);
         int64_t seen = low(TILE, high(0, first_visible(s->layer, position) - start));
         softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), w->segment, first_row + i, columns, (int)seen,
-                    (int)low(TILE, low(position + 1, s->key_end) - start), scale, s->layer->soft_cap, key_scales,
+                    (int)low(TILE, end - start), scale, s->layer->soft_cap, key_scales,
                     value_scales);
     }
     tile_rows(t->v_cache + offset, places, rows);
@@ -308,7 +322,8 @@ static Schedule make_schedule(const Layer *layer, const Batch *batch, int64_t he
         for (int64_t last = num_queries; last > 0;) {
             int64_t first = (last - 1) / per_task * per_task, rows = (last - first) * group;
             int64_t begin = first_visible(layer, first_position + first) / SEGMENT;
-            int64_t end = (low(first_position + last, key_end_of(batch, r)) - 1) / SEGMENT + 1;
+            int64_t first_row = batch->query_starts[r] + first;
+            int64_t end = (visible_end(batch, r, first_row, last - first, first_position + first) - 1) / SEGMENT + 1;
             int split = rows <= SPLIT_ROWS && end - begin > 1;
             int64_t step = split ? 1 : end - begin, together = high(1, low(heads, TILE_ROWS / rows));
             s.num_tiles += (end - begin) * (SEGMENT / TILE) * layer->num_kv_heads;

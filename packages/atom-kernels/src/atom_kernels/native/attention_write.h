@@ -14,6 +14,7 @@ typedef struct {
     const int32_t *key_ends; /* positions from which on a request has no keys, NULL: its last query's is the last */
     const int64_t *slot_mapping;
     int64_t block_table_stride, num_reqs, num_tokens;
+    const int32_t *sees_until; /* the last position that a token sees, where that lies behind its own; NULL: none does */
 } Batch;
 
 typedef struct {

@@ -19,6 +19,9 @@ class BatchGeometry:
         block_table: int32 ``[num_reqs, max_blocks]``, block ids in order; entries past the end are undefined.
         slot_mapping: int64 ``[num_tokens]``, ``block_id * block_size + offset`` of each token; -1 writes nothing. A
             decode may begin with such tokens: they are cached already, and pad it to `max_decode_len`.
+        sees_until: int32 ``[num_tokens]``, the last position that each token sees in its request, where this lies
+            behind its own: tokens of a picture see all of it, so that the step has what is left of it. Others have
+            -1 and see up to themselves, as all tokens do where it is None. Those of decodes are not read.
 
     Host numbers, upper bounds where the device knows better:
         num_reqs, num_tokens, max_query_len, max_seq_len, and num_decodes: how many leading requests have
@@ -41,6 +44,7 @@ class BatchGeometry:
     max_decode_len: int = 1
     prompts_are_new: bool = False
     num_prompt_keys: int | None = None
+    sees_until: torch.Tensor | None = None
 
     def dense(self) -> BatchGeometry:
         """The same as kernels read it: contiguous, but for the rows of the block table, and with no slot past a token.
@@ -57,4 +61,5 @@ class BatchGeometry:
             slot_mapping=self.slot_mapping[:num_tokens].long().contiguous(),
             num_tokens=num_tokens,
             num_decodes=min(self.num_decodes, self.num_reqs),
+            sees_until=None if self.sees_until is None else self.sees_until[:num_tokens].int().contiguous(),
         )

@@ -1,4 +1,4 @@
-"""Gemma 3, the language model: Gemma Team 2025, https://arxiv.org/abs/2503.19786."""
+"""Gemma 3, alone and seeing by the tower of SigLIP: Gemma Team 2025, https://arxiv.org/abs/2503.19786."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from atom_models.build_context import BuildContext
 from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.layers import Layer, Residual, RMSNorm, Rotary, make_rotary
+from atom_models.vision.sees import Sees
+from atom_models.vision.towers.siglip import PROJECTOR, SiglipTower
 
 # Bases of the rotation in global and in local layers, where the config names none.
 GLOBAL_ROPE_THETA, LOCAL_ROPE_THETA = 1_000_000.0, 10_000.0
@@ -111,8 +113,10 @@ class Gemma3DecoderLayer(Layer):
 
 class Gemma3ForCausalLM(DecoderForCausalLM):
     config_class = Gemma3Config
+    decoder: type[Decoder] = Decoder
 
     def make_model(self, config: Gemma3Config, context: BuildContext) -> Decoder:
+        prefix = self.decoder_prefix
         rotaries = {
             layer_type: make_rotary(
                 config.rope_of(layer_type), config.head_size, config.max_position_embeddings, context=context
@@ -122,15 +126,24 @@ class Gemma3ForCausalLM(DecoderForCausalLM):
         layers_of_stage = [(layer_id, config.types[layer_id]) for layer_id in context.stage.layers(len(config.types))]
         layers = [
             Gemma3DecoderLayer(
-                config, context, layer_id=layer_id, prefix=f"model.layers.{layer_id}", rotary=rotaries[layer_type]
+                config, context, layer_id=layer_id, prefix=f"{prefix}.layers.{layer_id}", rotary=rotaries[layer_type]
             )
             for layer_id, layer_type in layers_of_stage
         ]
-        norm = llama_norm(config, context, prefix="model.norm")
+        norm = llama_norm(config, context, prefix=f"{prefix}.norm")
         # Rounded to the model's dtype, as in training.
         embed_scale = torch.tensor(config.hidden_size**0.5, dtype=context.dtype).item()
-        return Decoder(config, context, layers=layers, norm=norm, embed_scale=embed_scale)
+        return self.decoder(config, context, layers=layers, norm=norm, prefix=prefix, embed_scale=embed_scale)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         logits, cap = super().compute_logits(hidden_states), self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+class Gemma3ForConditionalGeneration(Sees, Gemma3ForCausalLM):
+    """Weights go by the names of the published checkpoints."""
+
+    tower = SiglipTower
+    decoder_prefix = "language_model.model"
+    head_prefix = "language_model.lm_head"
+    vision_prefixes = ("vision_tower", PROJECTOR)

@@ -117,6 +117,7 @@ _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.2613
 _QWEN3_PICTURES = PictureDefaults(65_536, 16_777_216, _HALVES, _HALVES, video=QWEN3)
 _QWEN2_PICTURES = PictureDefaults(3_136, 12_845_056, _CLIP_MEAN, _CLIP_STD, video=QWEN2)
 _PIXTRAL_PICTURES = PictureDefaults(784, 1_048_576, _CLIP_MEAN, _CLIP_STD, max_side=1024)
+_SIGLIP_PICTURES = PictureDefaults(802_816, 802_816, _HALVES, _HALVES, max_side=896)
 _KIMI_PICTURES = PictureDefaults(784, 3_211_264, _HALVES, _HALVES, max_side=7168)
 
 _BERTS = "BERT; bge, e5, gte, MiniLM"
@@ -146,6 +147,12 @@ _ARCHITECTURES = {
         "fp8",
     ),
     "Gemma3ForCausalLM": Architecture("gemma3", "Gemma 3 (text)", (FOUR_NORMS, QK_NORM, SLIDING_WINDOW)),
+    "Gemma3ForConditionalGeneration": Architecture(
+        "gemma3",
+        "Gemma 3 4B, 12B, 27B",
+        (FOUR_NORMS, QK_NORM, SLIDING_WINDOW, IMAGES),
+        pictures=_SIGLIP_PICTURES,
+    ),
     "Glm4MoeForCausalLM": Architecture(
         "glm4_moe",
         "GLM-4.5, 4.6, 4.7",

@@ -12,7 +12,7 @@ from atom_kernels.attention import AttentionPrologue
 from atom_kernels.attention.encoder import EncoderAttentionProblem
 from atom_kernels.mixers import MixerPlan, select_mixer
 from atom_kernels.protocols import BatchGeometry
-from atom_models.layers import Layer, ReplicatedLinear
+from atom_models.layers import Layer, QKVParallelLinear, ReplicatedLinear
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
@@ -22,7 +22,7 @@ class AttendedRuns(NamedTuple):
     """What attention layers of a tower share in one call: which rows see each other, and how each is turned."""
 
     metadata: Any
-    prologue: AttentionPrologue
+    prologue: AttentionPrologue | None
 
 
 def plan_attention(num_heads: int, head_dim: int, context: BuildContext) -> MixerPlan:
@@ -39,15 +39,23 @@ def plan_attention(num_heads: int, head_dim: int, context: BuildContext) -> Mixe
 
 
 def attend_within(
-    plan: MixerPlan, lengths: Sequence[int], angles: torch.Tensor, *, interleaved: bool = False
+    plan: MixerPlan,
+    lengths: Sequence[int],
+    angles: torch.Tensor | None = None,
+    *,
+    device: torch.device | None = None,
+    interleaved: bool = False,
 ) -> AttendedRuns:
     """Runs of rows, of so many each, that see themselves alone.
 
     Args:
-        angles: float32 ``[T, head_dim]``, see `atom_models.vision.batch.angles`.
+        angles: float32 ``[T, head_dim]``, see `atom_models.vision.batch.angles`; None turns nothing.
+        device: where the rows are; None is where the angles are.
         interleaved: neighbors in a head turn together, instead of its halves.
     """
-    device, num_rows = angles.device, len(angles)
+    num_rows = sum(lengths)
+    if angles is not None:
+        device = angles.device
     starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     geometry = BatchGeometry(
         query_start_loc=starts,
@@ -61,21 +69,30 @@ def attend_within(
         max_seq_len=max(lengths),
         prompts_are_new=True,
     )
+    if angles is None:
+        return AttendedRuns(plan.build_metadata(geometry), None)
     rows = torch.arange(num_rows, device=device)
     prologue = AttentionPrologue(rows, cos_sin_cache=angles, interleaved=interleaved, norm_eps=1e-6)
     return AttendedRuns(plan.build_metadata(geometry), prologue)
 
 
 class PictureAttention(Layer):
-    """``forward(x [T, hidden_size], runs) -> [T, hidden_size]``: queries, keys and values are one linear, `qkv`.
+    """``forward(x [T, hidden_size], runs) -> [T, hidden_size]``.
 
     Args:
         plan: see `plan_attention`.
-        qkv, proj: what the checkpoint calls the linears.
+        qkv: ``[T, hidden_size] -> [T, 3 * hidden_size]``: queries, keys and values.
+        proj: what follows attention.
     """
 
-    def __init__(
-        self,
+    def __init__(self, plan: MixerPlan, qkv: Layer, proj: Layer) -> None:
+        super().__init__()
+        self._plan, self._shape = plan, plan.problem.out_shape
+        self.qkv, self.proj = qkv, proj
+
+    @classmethod
+    def fused(
+        cls,
         plan: MixerPlan,
         hidden_size: int,
         context: BuildContext,
@@ -83,11 +100,30 @@ class PictureAttention(Layer):
         prefix: str,
         qkv: str = "qkv",
         proj: str = "proj",
-    ) -> None:
-        super().__init__()
-        self._plan, self._shape = plan, plan.problem.out_shape
-        self.qkv = ReplicatedLinear(hidden_size, 3 * hidden_size, context, prefix=f"{prefix}.{qkv}", bias=True)
-        self.proj = ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.{proj}", bias=True)
+    ) -> PictureAttention:
+        """Queries, keys and values are one linear of the checkpoint; `qkv` and `proj` are the linears' names."""
+        return cls(
+            plan,
+            ReplicatedLinear(hidden_size, 3 * hidden_size, context, prefix=f"{prefix}.{qkv}", bias=True),
+            ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.{proj}", bias=True),
+        )
+
+    @classmethod
+    def split(
+        cls, plan: MixerPlan, hidden_size: int, context: BuildContext, *, prefix: str, proj: str, bias: bool
+    ) -> PictureAttention:
+        """Queries, keys and values are `q_proj`, `k_proj` and `v_proj` of the checkpoint."""
+        num_heads, head_dim = plan.problem.out_shape
+        qkv = QKVParallelLinear(
+            hidden_size,
+            head_dim=head_dim,
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            context=context,
+            prefix=f"{prefix}.qkv_proj",
+            bias=bias,
+        )
+        return cls(plan, qkv, ReplicatedLinear(hidden_size, hidden_size, context, prefix=f"{prefix}.{proj}", bias=bias))
 
     def forward(self, x: torch.Tensor, runs: AttendedRuns) -> torch.Tensor:
         q, k, v = self.qkv(x).view(len(x), 3, *self._shape).unbind(1)

@@ -11,20 +11,20 @@ from typing import Any
 from atom_models.checkpoint.errors import CheckpointError
 
 PREPROCESSOR = "preprocessor_config.json"
-_BICUBIC = 3
+# Numbers of Pillow's.
+BILINEAR, BICUBIC = 2, 3
 # What our processor does, by the fields with which others say so; where they say something else, it is not ours.
 _ALWAYS: Mapping[str, Any] = {
     "do_resize": True,
     "do_rescale": True,
     "do_normalize": True,
     "do_convert_rgb": True,
-    "resample": _BICUBIC,
 }
 
 
-def check_always(processor: Mapping[str, Any]) -> None:
-    """Refuses a processor that does not do as ours."""
-    for name, value in _ALWAYS.items():
+def check_always(processor: Mapping[str, Any], *, resample: int = BICUBIC) -> None:
+    """Refuses a processor that does not do as ours, which resizes by the filter of that number."""
+    for name, value in {**_ALWAYS, "resample": resample}.items():
         if processor.get(name, value) not in (value, None):
             raise CheckpointError(
                 f"{PREPROCESSOR}: {name} is {processor[name]!r}, which is not implemented; it can be {value}"

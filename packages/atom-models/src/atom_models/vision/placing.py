@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from atom_models.paged_run import SequenceStep
-from atom_models.vision.positions import places_of_embeddings, threefold_positions, widened
+from atom_models.vision.positions import last_seen, places_of_embeddings, threefold_positions, widened
 from atom_models.vision.seen import SeenRows
 from atom_models.vision.sees import Sees
 
@@ -44,7 +44,7 @@ def place_pictures(
         sizes = [(one.shape[-3], one.shape[-2]) for one in map(_frames, own)]
         tokens, firsts = widened(token_ids, sizes, spec)
         features = [next(encoded) for _ in own]
-        positions = seen = None
+        positions = seen = sees_until = None
         if own:
             rows = [
                 torch.from_numpy(first + places_of_embeddings(*size, spec))
@@ -55,7 +55,10 @@ def place_pictures(
             lags = [one.lag if isinstance(one, LatePicture) else None for one in own]
             placed = [(first, *size, lag) for first, size, lag in zip(firsts, sizes, lags, strict=True)]
             positions = torch.from_numpy(threefold_positions(tokens, placed, spec)[0])
-        steps.append(SequenceStep(tokens, 0, (), positions=positions, seen=seen))
+        if own and spec.sees_ahead:
+            spans = [(first, first + spec.num_tokens(*size)) for first, size in zip(firsts, sizes, strict=True)]
+            sees_until = torch.from_numpy(last_seen(0, len(tokens), spans))
+        steps.append(SequenceStep(tokens, 0, (), positions=positions, seen=seen, sees_until=sees_until))
     return steps
 
 

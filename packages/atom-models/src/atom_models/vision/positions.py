@@ -99,3 +99,26 @@ def widened(
         else:
             tokens.append(token)
     return tokens, firsts
+
+
+def last_seen(first: int, count: int, spans: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+    """The last token that each of `count` tokens from `first` on sees behind itself: of a picture, its last one.
+
+    Args:
+        spans: the first token of each picture of a prompt, and the one behind its last.
+
+    Returns:
+        int32 ``[count]``, -1 where a token sees up to itself (`BatchGeometry.sees_until`).
+
+    Raises:
+        ValueError: the tokens end within a picture, whose last ones they would have to see.
+    """
+    found = np.full(count, -1, dtype=np.int32)
+    for begin, end in spans:
+        if begin < first + count < end:
+            raise ValueError(
+                f"a step ends before token {first + count}, inside a picture of the tokens {begin} to {end - 1}, "
+                "which see each other: it has to have all of them, or none"
+            )
+        found[max(begin - first, 0) : max(end - first, 0)] = end - 1
+    return found

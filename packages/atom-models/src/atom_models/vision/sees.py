@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -65,6 +66,8 @@ class Sees(DecoderForCausalLM):
     rotary: Rotary
 
     def __init__(self, config: Mapping[str, Any], context: BuildContext, vision: Vision | None = None) -> None:
+        if vision is not None:
+            context = replace(context, sees_ahead=vision.spec.sees_ahead)
         super().__init__(config, context)
         self.vision_spec: VisionSpec | None = None if vision is None else vision.spec
         self.vision: VisionTower | None = None

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from atom_models.vision.spec import VisionSpec
 
-Resizing = Literal["rounded", "shrunk", "padded"]
+Resample = Literal["bicubic", "bilinear"]
+"""The filter by which a picture is resized."""
+Resizing = Literal["rounded", "shrunk", "padded", "fixed"]
 """How a picture gets its size: "rounded" to multiples of the unit within bounds of its area, "shrunk" where a side is
-too long and then stretched to multiples of it, or made smaller where it has too many patches and "padded"."""
+too long and then stretched to multiples of it, made smaller where it has too many patches and "padded", or stretched to
+one "fixed" size."""
 
 
 def size_of(height: int, width: int, spec: VisionSpec) -> tuple[int, int]:
@@ -21,6 +24,8 @@ def size_of(height: int, width: int, spec: VisionSpec) -> tuple[int, int]:
     """
     if spec.resizing == "rounded":
         return _rounded(height, width, spec)
+    if spec.resizing == "fixed":
+        return spec.max_side, spec.max_side
     return _shrunk(height, width, spec) if spec.resizing == "shrunk" else _in_patches(height, width, spec)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from atom_models.vision.sizes import Resizing, size_of
+from atom_models.vision.sizes import Resample, Resizing, size_of
 from atom_models.vision.videos import VideoDefaults, VideoSpec
 
 
@@ -37,10 +37,15 @@ class VisionSpec:
         has_threefold_positions: tokens have a position in time, height and width each.
         resizing: how a picture gets its size, see `atom_models.vision.sizes`.
         max_side: the most pixels of a side, before it is brought to a multiple of `unit`; 0 where there is no bound.
+            Where sizes are fixed, each side has so many.
         row_token_id: the token between the rows of a picture, behind the last of which `end_token_id` stands; None
             where nothing stands between them.
         max_tokens: the most tokens of a picture, where a host bounds them; 0 where it does not.
         video: which videos are seen; None where none are.
+        sees_ahead: tokens of a picture see all of it, not only what lies before them: a step has all of them, or none.
+        written_around: what stands before the start and behind the end of a picture, where a template writes the start
+            alone; empty where it writes all that a picture needs.
+        resample: the filter by which pictures are resized.
     """
 
     image_token_id: int
@@ -58,6 +63,9 @@ class VisionSpec:
     row_token_id: int | None = None
     max_tokens: int = 0
     video: VideoSpec | None = None
+    sees_ahead: bool = False
+    written_around: str = ""
+    resample: Resample = "bicubic"
 
     @property
     def unit(self) -> int:

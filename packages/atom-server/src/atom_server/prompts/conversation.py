@@ -66,7 +66,7 @@ async def encode_messages(
     finally:
         is_left.set()
     most = state.engine.info.max_prompt_len if has_to_fit else MAX_TOKENS
-    text, of_videos = await until_disconnect(request, media.place_videos(text, shown.videos, num_tokens=most))
+    text, of_videos = await until_disconnect(request, media.place(text, shown, num_tokens=most))
     [token_ids] = await encode_texts(
         request, [text], add_special_tokens=add_special_tokens, param="messages", has_to_fit=has_to_fit
     )

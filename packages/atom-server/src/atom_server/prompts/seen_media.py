@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atom_core import AsyncEngine
+from atom_core.engine.inputs.placed_images import with_marks
 from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
 from atom_core.messages import Image
 from atom_server.pictures.decoder import PictureDecoder, no_pictures
@@ -37,21 +38,25 @@ class SeenMedia:
         elif shown.urls or shown.videos:
             raise no_pictures(self.model)
 
-    async def place_videos(self, text: str, urls: Sequence[str], *, num_tokens: int) -> tuple[str, list[Image]]:
-        """A rendered text with a place for each picture of its videos, and these pictures in order.
+    async def place(self, text: str, shown: Shown, *, num_tokens: int) -> tuple[str, list[Image]]:
+        """A rendered text with all that stands for what is shown, and the pictures of its videos in order.
 
         Args:
             num_tokens: the most tokens that a prompt may have.
 
         Raises:
-            APIError, InvalidRequestError: a video cannot be taken, or the text has other places for videos.
+            APIError, InvalidRequestError: a video cannot be taken, the text has other places for videos, or the
+                tokenizer has no texts for a picture's tokens.
         """
-        spec = self.engine.info.images
-        if not urls or self.decoder is None or spec is None:
+        spec, videos = self.engine.info.images, []
+        if self.decoder is None or spec is None:
             return text, []
-        videos = await self.decoder.decode_videos(urls, num_tokens=num_tokens)
-        placed = with_places(text, videos, spec, VideoMarks.of(spec, self.engine.tokenizer))
-        return placed, [image for video in videos for image in video.images]
+        if shown.videos:
+            videos = await self.decoder.decode_videos(shown.videos, num_tokens=num_tokens)
+            text = with_places(text, videos, spec, VideoMarks.of(spec, self.engine.tokenizer))
+        if shown.urls:
+            text = with_marks(text, spec, self.engine.tokenizer)
+        return text, [image for video in videos for image in video.images]
 
     async def images(self, urls: Sequence[str], num_text_tokens: int, *, num_tokens: int) -> list[Image]:
         """The pictures of a prompt, in order.

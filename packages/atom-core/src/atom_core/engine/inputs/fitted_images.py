@@ -9,13 +9,14 @@ import numpy as np
 from atom_core.engine.inputs.placed_images import NAME
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image
+from atom_models.vision.sizes import Resample
 from atom_models.vision.spec import VisionSpec
 
 INSTALL = "pip install pillow"
 
 
 def as_image(picture: Any, spec: VisionSpec) -> Image:
-    """A picture that was resized, bicubically, and filled up with black to `VisionSpec.fitted`; an `Image` as it is.
+    """A picture, resized as its model asks and filled up with black to `VisionSpec.fitted`; an `Image` as it is.
 
     Args:
         picture: an `Image`, an array uint8 ``[height, width, 3]`` of red, green and blue, or a picture of Pillow, whose
@@ -32,16 +33,16 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
         size, fitted = (how(picture.height, picture.width) for how in (spec.resized, spec.fitted))
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None
-    shown = resized(picture, *size)
+    shown = resized(picture, *size, spec.resample)
     if size != fitted:
         shown = shown.crop((0, 0, *fitted[::-1]))  # what is outside becomes black
     return Image.of(*fitted, shown.tobytes())
 
 
-def resized(picture: Any, height: int, width: int) -> Any:
-    """A picture of Pillow in red, green and blue, resized bicubically."""
+def resized(picture: Any, height: int, width: int, resample: Resample = "bicubic") -> Any:
+    """A picture of Pillow in red, green and blue, resized by a filter."""
     pillow = _pillow()
-    return _as_rgb(picture, pillow).resize((width, height), pillow.Resampling.BICUBIC)
+    return _as_rgb(picture, pillow).resize((width, height), pillow.Resampling[resample.upper()])
 
 
 def as_pillow(picture: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from atom_core.engine.inputs.fitted_images import as_image
 from atom_core.engine.inputs.fitted_videos import NAME as VIDEOS
 from atom_core.engine.inputs.fitted_videos import as_video
-from atom_core.engine.inputs.placed_images import NAME
+from atom_core.engine.inputs.placed_images import NAME, with_marks
 from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image
@@ -64,4 +64,6 @@ class GivenPrompt:
         if videos and isinstance(text, str):
             text = with_places(text, videos, spec, VideoMarks.of(spec, tokenizer))
         images = [as_image(picture, spec) for picture in pictures]
+        if images and isinstance(text, str):
+            text = with_marks(text, spec, tokenizer)
         return cls(text, [*images, *(image for video in videos for image in video.images)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image, PlacedImage
+from atom_core.tokenization import Tokenizer
 from atom_models.vision.positions import widened
 from atom_models.vision.spec import VisionSpec
 
@@ -66,6 +68,26 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
     return PlacedPrompt(tokens, placed)
 
 
+def with_marks(text: str, spec: VisionSpec, tokenizer: Tokenizer | None) -> str:
+    """A prompt with all that stands for a picture, where its template writes no more than the start of each.
+
+    As the processor of Gemma 3 writes it.
+
+    Raises:
+        InvalidRequestError: the tokenizer has no texts for these tokens.
+    """
+    if not spec.written_around:
+        return text
+    ids = (spec.start_token_id, spec.image_token_id, spec.end_token_id)
+    marks = [None if tokenizer is None or each is None else tokenizer.id_to_token(each) for each in ids]
+    if not all(marks):
+        raise InvalidRequestError("the tokenizer has no tokens that stand for pictures: give token ids", NAME)
+    start, image, end = map(str, marks)
+    # Whoever writes all of it is left alone.
+    alone = re.compile(f"{re.escape(start)}(?!{re.escape(image)})")
+    return alone.sub(lambda _: f"{spec.written_around}{start}{image}{end}{spec.written_around}", text)
+
+
 def _in_order(token_ids: Sequence[int], images: Sequence[Image], spec: VisionSpec) -> list[Image]:
     """The pictures in the order in which their tokens stand; those too many are last."""
     still = [image for image in images if image.num_frames == 1]
@@ -116,6 +138,8 @@ def _check_image(image: Image, number: int, spec: VisionSpec) -> None:
         _check_moving(image, what, spec)
     elif not spec.min_pixels <= height * width <= spec.most_pixels:
         raise InvalidRequestError(f"{what}; it must be {spec.min_pixels} to {spec.most_pixels} of them: {_HOW}", NAME)
+    elif spec.resizing == "fixed" and (height, width) != spec.fitted(height, width):
+        raise InvalidRequestError(f"{what}; it must be {spec.max_side} x {spec.max_side}: {_HOW}", NAME)
     num_tokens = spec.num_tokens(height, width)
     if num_tokens > spec.most_tokens:
         raise InvalidRequestError(f"{what}, {num_tokens} tokens; it can be {spec.most_tokens} of them: {_HOW}", NAME)

@@ -202,7 +202,8 @@ class ModelInput:
     @property
     def has_pictures(self) -> bool:
         """Whether some tokens are of pictures."""
-        return self.seen is not None or (self.offsets is not None and self.offsets.dim() > 1)
+        is_moved = self.offsets is not None and self.offsets.dim() > 1
+        return self.seen is not None or is_moved or self.geometry.sees_until is not None
 
     @property
     def model_positions(self) -> torch.Tensor:

@@ -12,7 +12,7 @@ from atom_core.worker.devices.upload import send, upload
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
-from atom_core.worker.steps.moved_positions import MovedPositions, on_device
+from atom_core.worker.steps.moved_positions import MovedPositions
 from atom_kernels.protocols import BatchGeometry
 from atom_kernels.select import select
 from atom_kernels.step_inputs import BUILD_STEP_INPUTS, WRITE_TABLES, StepInputsProblem, TableWritesProblem
@@ -81,7 +81,7 @@ class DeviceInputs:
             graph=graph,
         )
         if sight is not None:
-            batch = replace(batch, offsets=on_device(sight.offsets, self.device), seen=sight.seen)
+            batch = sight.shown_to(batch)
         if places is None:
             return batch
         tokens = (self._input_ids, self._positions, self._sample_slots, self._sample_positions)

@@ -38,7 +38,7 @@ class HostSteps:
         """See `Steps`."""
         batch = build_input(rows, self._tables, self._block_size)
         if sight is not None:
-            batch = replace(batch, offsets=torch.from_numpy(sight.offsets), seen=sight.seen)
+            batch = sight.shown_to(batch)
         return batch if adapters is None else replace(batch, adapters=adapters)
 
     def run_layers(self, batch: ModelInput) -> LayerStates:

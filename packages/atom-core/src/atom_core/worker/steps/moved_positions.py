@@ -48,5 +48,5 @@ class MovedPositions:
 
 
 def on_device(offsets: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Int64, of the same shape."""
+    """What is on the host, of the same shape and dtype."""
     return send(torch.from_numpy(np.ascontiguousarray(offsets)), device)

@@ -13,7 +13,7 @@ from atom_core.worker.devices.upload import send, upload
 from atom_core.worker.vision.feature_cache import Encode, FeatureCache
 from atom_core.worker.vision.seen_prompts import SeenPrompt
 from atom_core.worker.vision.sight import Sight
-from atom_models.vision.positions import places_of_embeddings
+from atom_models.vision.positions import last_seen, places_of_embeddings
 from atom_models.vision.seen import SeenRows
 from atom_models.vision.spec import VisionSpec
 
@@ -57,11 +57,16 @@ class Pictures:
         if not rows:
             return None
         offsets = np.zeros((3, step.num_tokens), dtype=np.int64)
+        sees_until = np.full(step.num_tokens, -1, dtype=np.int32) if self._spec.sees_ahead else None
         shown: list[tuple[np.ndarray, PlacedImage, int, int]] = []  # rows of a picture's part, the picture, from, to
         for first, scheduled, prompt in rows:
             start, count = scheduled.num_computed_tokens, scheduled.num_new_tokens
             offsets[:, first : first + count] = prompt.offsets(start, count)
-            for placed in prompt.images_of(start, count):
+            images = prompt.images_of(start, count)
+            if sees_until is not None:
+                spans = [(placed.first_token, placed.end) for placed in images]
+                sees_until[first : first + count] = last_seen(start, count, spans)
+            for placed in images:
                 places = places_of_embeddings(placed.image.height, placed.image.width, self._spec)
                 rows_of_all = placed.first_token - start + places
                 begin, end = np.searchsorted(rows_of_all, (0, count))
@@ -71,7 +76,7 @@ class Pictures:
         if not shown:
             return Sight(offsets[0])
         seen = None if self.features is None else self._see(shown, self.features)
-        return Sight(offsets if self._spec.has_threefold_positions else offsets[0], seen)
+        return Sight(offsets if self._spec.has_threefold_positions else offsets[0], seen, sees_until)
 
     def _rows(self, step: SchedulerOutput) -> Iterator[tuple[int, ScheduledRequest, SeenPrompt]]:
         """The first row of each request with pictures, and what is known of it."""

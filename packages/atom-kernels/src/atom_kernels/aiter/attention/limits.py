@@ -31,6 +31,8 @@ UNIFIED_BLOCK = 16
 
 def why_not_any(problem: AttentionProblem, platform: Platform) -> str | None:
     """Reasons that hold for every kernel."""
+    if problem.sees_ahead:
+        return "written for tokens that see nothing behind them, and those of pictures see all of theirs"
     if problem.dtype not in DTYPES:
         return f"computes in {' and '.join(DTYPES)}, not in {problem.dtype}"
     if problem.kv_cache_dtype not in (problem.dtype, platform.float8):

@@ -96,8 +96,8 @@ def decode_kernel(
             next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, length,
-                positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE,
-                TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
+                positions, positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE,
+                BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
                 PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids

@@ -111,7 +111,9 @@ class PagedKernels:
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
         step = geometry.dense()
-        served = self.hopper is not None and self.hopper.serves(step.num_reqs - step.num_decodes, step.num_tokens)
+        # Hopper's own kernel is written for tokens that see nothing behind them.
+        hopper = self.hopper if step.sees_until is None else None
+        served = hopper is not None and hopper.serves(step.num_reqs - step.num_decodes, step.num_tokens)
         shares = share_decodes(self, step) if step.num_decodes else None
         return TritonMetadata(step, shares, step.query_start_loc.new_zeros(1) if served else None)
 
@@ -259,7 +261,7 @@ class PagedKernels:
         tiles = step.num_tokens // block_t + num_prompts
         launch(
             prefill_kernel, (self.num_groups, tiles),
-            *tensors, *prompts,
+            *tensors, *prompts, step.sees_until,
             *self._factors, tensors[0].stride(0), step.block_table.stride(0), step.block_table.shape[1],
             num_prompts,
             **rules,

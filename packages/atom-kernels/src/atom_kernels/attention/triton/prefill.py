@@ -26,11 +26,11 @@ from atom_kernels.attention.triton.tile import (
 # What changes from step to step must not make Triton compile again.
 @triton.jit(
     do_not_specialize=["num_requests", "table_stride", "table_width"],
-    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr"],
+    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "block_table_ptr", "sees_until_ptr"],
 )
 def prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr, lse_ptr,
-    query_start_loc_ptr, seq_lens_ptr, block_table_ptr,
+    query_start_loc_ptr, seq_lens_ptr, block_table_ptr, sees_until_ptr,
     scale, cap, q_stride, table_stride, table_width, num_requests,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
@@ -79,7 +79,12 @@ def prefill_kernel(
         )  # fmt: skip
         first_position = length - num_queries + first_query
         positions = first_position + m // GROUP
+        last_seen = positions
         end = tl.minimum(first_position + BLOCK_T, length)
+        if sees_until_ptr is not None:
+            sees_until = tl.load(sees_until_ptr + tokens, mask=present, other=-1)
+            last_seen = tl.maximum(positions, sees_until)
+            end = tl.minimum(tl.maximum(end, tl.max(sees_until) + 1), length)
         begin, aligned = visible_keys(num_queries - first_query, length, WINDOW, BLOCK_N)
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -93,17 +98,17 @@ def prefill_kernel(
                 next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
                 best, total, sums = attend_tile(
                     q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end,
-                    positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE,
-                    TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
-                    PRECISION, UPCAST, False, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
+                    positions, last_seen, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE,
+                    BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW,
+                    SOFT_CAP, PRECISION, UPCAST, False, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
                 )  # fmt: skip
                 block_ids = next_ids
         for at in range(clear, end, BLOCK_N):
             next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end,
-                positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE,
-                TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
+                positions, last_seen, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE,
+                BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
                 PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids

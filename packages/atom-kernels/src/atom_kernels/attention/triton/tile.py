@@ -124,7 +124,7 @@ def _load_parts(
 @triton.jit
 def attend_tile(
     q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end, positions,
-    best, total, sums, scale, cap,
+    last_seen, best, total, sums, scale, cap,
     HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr,
     SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr, LARGEST: tl.constexpr,
@@ -133,9 +133,10 @@ def attend_tile(
 ):  # fmt: skip
     """Keys ``at:at + N`` folded into each row's maximum `best`, sum of exponentials `total` and of values `sums`.
 
-    Rows at ``positions [M]`` see keys up to their own. MASKED: some keys lie outside ``begin:end`` or are not seen by
-    all rows; otherwise nothing is checked. Block ids come from outside, where they are read a tile ahead: a load whose
-    address waits for another load takes twice the pipeline stages.
+    Rows at ``positions [M]`` see keys up to those at ``last_seen [M]``, and a window is counted from their own. MASKED:
+    some keys lie outside ``begin:end`` or are not seen by all rows; otherwise nothing is checked. Block ids come from
+    outside, where they are read a tile ahead: a load whose address waits for another load takes twice the pipeline
+    stages.
 
     ROPE_DIM elements of keys that are no elements of values lie behind the others; LATENT: those others are the values.
 
@@ -175,7 +176,7 @@ def attend_tile(
         scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scale * scores)) - 1.0)
         scale = 1.0
     if MASKED:
-        seen = (n[None, :] <= positions[:, None]) & present[None, :]
+        seen = (n[None, :] <= last_seen[:, None]) & present[None, :]
         if WINDOW > 0:
             seen &= n[None, :] > positions[:, None] - WINDOW
         scores = tl.where(seen, scores, NOTHING)

@@ -61,6 +61,7 @@ class Attention(Mixer):
             has_sinks=sinks,
             soft_cap=soft_cap,
             batch_invariant=context.platform.batch_invariant,
+            sees_ahead=context.sees_ahead,
         )
         problem, scales = with_cache_scales(problem, prefix.rpartition(".")[0], context)
         super().__init__(problem, prefix=prefix, context=context, cache_scales=scales)

@@ -94,7 +94,7 @@ class MoonViTBlock(PictureBlock):
         size, mlp = config.hidden_size, f"{prefix}.mlp"
         super().__init__(
             LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm0"),
-            PictureAttention(plan, size, context, prefix=prefix, qkv="wqkv", proj="wo"),
+            PictureAttention.fused(plan, size, context, prefix=prefix, qkv="wqkv", proj="wo"),
             LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm1"),
             UngatedMLP(
                 *(size, config.intermediate_size, config.hidden_act),

@@ -17,13 +17,12 @@ from atom_kernels.mixers import MixerPlan
 from atom_models.build_context import BuildContext
 from atom_models.layers import (
     Layer,
-    QKVParallelLinear,
     ReplicatedLinear,
     Residual,
     RMSNorm,
     UngatedActivation,
 )
-from atom_models.vision.attention import AttendedRuns, attend_within, plan_attention
+from atom_models.vision.attention import PictureAttention, attend_within, plan_attention
 from atom_models.vision.batch import PictureBatch, as_table
 from atom_models.vision.blocks import GatedPictureMLP, PictureBlock
 from atom_models.vision.patches import PatchEmbedding
@@ -59,34 +58,12 @@ class PixtralVisionConfig(VisionConfig):
             )
 
 
-class PixtralAttention(Layer):
-    """``forward(x [T, hidden_size], runs) -> [T, hidden_size]``."""
-
-    def __init__(self, plan: MixerPlan, config: PixtralVisionConfig, context: BuildContext, *, prefix: str) -> None:
-        super().__init__()
-        self._plan, self._shape, size = plan, plan.problem.out_shape, config.hidden_size
-        self.qkv_proj = QKVParallelLinear(
-            size,
-            head_dim=config.head_size,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_heads,
-            context=context,
-            prefix=f"{prefix}.qkv_proj",
-        )
-        self.o_proj = ReplicatedLinear(size, size, context, prefix=f"{prefix}.o_proj")
-
-    def forward(self, x: torch.Tensor, runs: AttendedRuns) -> torch.Tensor:
-        q, k, v = self.qkv_proj(x).view(len(x), 3, *self._shape).unbind(1)
-        attended = self._plan.forward((q, k, v), (), runs.metadata, prologue=runs.prologue)
-        return self.o_proj(attended.view(len(x), -1))
-
-
 class PixtralBlock(PictureBlock):
     def __init__(self, config: PixtralVisionConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
         size, inner, activation = config.hidden_size, config.intermediate_size, config.hidden_act
         super().__init__(
             RMSNorm(size, _EPS, context, prefix=f"{prefix}.attention_norm"),
-            PixtralAttention(plan, config, context, prefix=f"{prefix}.attention"),
+            PictureAttention.split(plan, size, context, prefix=f"{prefix}.attention", proj="o_proj", bias=False),
             RMSNorm(size, _EPS, context, prefix=f"{prefix}.ffn_norm"),
             GatedPictureMLP(size, inner, activation, context, prefix=f"{prefix}.feed_forward", bias=False),
         )

@@ -55,7 +55,7 @@ class Qwen2_5VLVisionBlock(PictureBlock):
         size, inner, activation = config.hidden_size, config.intermediate_size, config.hidden_act
         super().__init__(
             RMSNorm(size, _EPS, context, prefix=f"{prefix}.norm1"),
-            PictureAttention(plan, size, context, prefix=f"{prefix}.attn"),
+            PictureAttention.fused(plan, size, context, prefix=f"{prefix}.attn"),
             RMSNorm(size, _EPS, context, prefix=f"{prefix}.norm2"),
             GatedPictureMLP(size, inner, activation, context, prefix=f"{prefix}.mlp", bias=True),
         )

@@ -95,7 +95,7 @@ class Qwen3VLVisionBlock(PictureBlock):
         size, mlp = config.hidden_size, f"{prefix}.mlp"
         super().__init__(
             LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm1"),
-            PictureAttention(plan, size, context, prefix=f"{prefix}.attn"),
+            PictureAttention.fused(plan, size, context, prefix=f"{prefix}.attn"),
             LayerNorm(size, _EPS, context, prefix=f"{prefix}.norm2"),
             UngatedMLP(
                 *(size, config.intermediate_size, config.hidden_act),
