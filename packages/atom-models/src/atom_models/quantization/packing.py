@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.formats import Codes, WeightFormat
+from atom_kernels.formats import Codes, Integers, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
@@ -30,6 +30,7 @@ class Packable:
         weights: what messages call its weights.
         operators: problem -> the operators that may run it, each with the problem as it takes it.
         of_any_size: dtype -> a problem of plain weights, of sizes that kernels take in any format.
+        read_by_torch: formats that torch multiplies as they are: they are kept where no kernel reads them.
         pack: (problem, a format for each matrix, the format that activations may be rounded to) -> packed problem.
     """
 
@@ -37,6 +38,7 @@ class Packable:
     operators: Callable[[Any], Sequence[tuple[Op, Any]]]
     of_any_size: Callable[[torch.dtype], Any]
     pack: Callable[[Any, Sequence[WeightFormat], WeightFormat | None], Any]
+    read_by_torch: Sequence[WeightFormat] = ()
 
 
 LINEARS = Packable(
@@ -44,6 +46,7 @@ LINEARS = Packable(
     lambda problem: ((FUSED_LINEAR, problem), (OP, problem.product)),
     lambda dtype: FusedLinearProblem(_ANY_SIZE, _ANY_SIZE, dtype),
     lambda problem, formats, inputs: replace(problem, weight_format=formats[0], input_format=inputs),
+    read_by_torch=(Integers(8),),
 )
 EXPERTS = Packable(
     "experts",
@@ -72,7 +75,7 @@ def held_problem(
     """
     problem = kind.pack(plain, formats, held.inputs)
     is_packed = all(one.codes is not Codes.PLAIN for one in formats)
-    if held.without_kernel or (is_packed and _has_kernel(kind, problem, platform)):
+    if formats[0] in kind.read_by_torch or (is_packed and _has_kernel(kind, problem, platform)):
         return problem
     if is_packed and held.weights is not None:
         reason = why_never_packed(kind, formats[0], plain.dtype, platform, input_format=held.inputs)
