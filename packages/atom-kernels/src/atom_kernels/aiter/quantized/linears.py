@@ -105,13 +105,11 @@ def backends(
 
     def bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
         from atom_kernels.linear.composed import composed
-        from atom_kernels.norm import rms_norm
 
         product = bind(problem.product, weights)
         return composed(
             problem,
             on_rows(problem.product, product),
-            lambda x, weight, eps, offset: rms_norm(x, weight, eps, weight_offset=offset),
             rounded_linear=None if row_rounding is None else on_rounded_rows(problem.product, product),
         )
 
