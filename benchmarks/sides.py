@@ -114,7 +114,7 @@ def open_side(
     """Load `path` in the engine `name`, in this process.
 
     Args:
-        threads: those that the engine computes with, or each of its ranks.
+        threads: the threads that the engine computes with, or each of its ranks.
         with_text: our engine turns its tokens into text.
         tensor_parallel_size: how many ranks our engine has.
     """

@@ -61,7 +61,7 @@ class Recipe:
     Attributes:
         model: what the command names.
         config: the published config that is kept of it, or the name of a checkpoint in the catalog.
-        flags: those of `atom serve` that decide kernels.
+        flags: the options of `atom serve` that decide kernels.
     """
 
     model: str

@@ -13,8 +13,9 @@ import pytest
 from source_tree import nodes, product_files, short, test_files, tree
 
 THIS = Path(__file__)
-# A description that goes on from a name it does not repeat: "name: of the layer", or a docstring "Of the layer".
-_FRAGMENT = re.compile(r"^\s*(?:[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: of |Of )[\w`]")
+# A description that goes on from a name it does not repeat: "name: of the layer", "ranks: those that share it", or a
+# docstring "Of the layer".
+_FRAGMENT = re.compile(r"^\s*[`*]*\w+[`*]*(?:, [`*]*\w+[`*]*)*: (?:of|those) [\w`]")
 # A description that says only what a thing has, or where it is: "bytes: on each device". Errors have circumstances.
 _CIRCUMSTANCE = re.compile(r"^ +\w+(?:, \w+)*(?<!Error): (?:by|for|from|on|the same|theirs|to|with)\b")
 # A sentence that begins with what its subject belongs to: "Of two layers the first one ...".
@@ -28,7 +29,7 @@ def fragments(module: ast.Module) -> Iterator[str]:
         text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
         lines = (text or "").splitlines()
         yield from (line.strip() for line in lines[:1] if line.startswith("Of "))
-        yield from (line.strip() for line in lines if ": of " in line and _FRAGMENT.match(line))
+        yield from (line.strip() for line in lines if _FRAGMENT.match(line))
 
 
 def circumstances(module: ast.Module) -> Iterator[str]:
@@ -88,6 +89,7 @@ def test_inverted_sentences_are_told_from_others(line: str, is_inverted: bool):
     [
         ('def f():\n    """Of a layer."""', 1),
         ('class A:\n    """A thing.\n\n    Attributes:\n        name, `size`: of `Layer`.\n    """', 1),
+        ('def f():\n    """A thing.\n\n    Args:\n        ranks: those that share it.\n    """', 1),
         ('def f():\n    """Offsets of rows: of all blocks, where each begins."""', 0),
         ('def f():\n    """A thing.\n\n    Args:\n        name: the name of its layer.\n    """', 0),
     ],

@@ -27,7 +27,7 @@ class SharedRanks(RankProcesses):
 
     Args:
         launcher: places and starts them; unset starts them on this host.
-        engines: those whose ranks meet in a folder; unset is one engine.
+        engines: the engines whose ranks meet in a folder; unset is one engine.
         sizes: such as ``tensor_parallel_size=2``, the settings of the engines that get them.
     """
 

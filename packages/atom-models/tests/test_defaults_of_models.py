@@ -185,7 +185,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "layers.ungated_mlp.UngatedMLP.__init__": {"up": "up_proj", "down": "down_proj"},
     "layers.weighted_layer.WeightedLayer.expect": {"slot": "weight", "num_pieces": 1},
     "loaded_model.load_model": {"kv_cache_dtype": "auto", "block_size": 16, "model_impl": "auto", "progress": True},
-    "quantization.layer_quantization.HeldFormat": {"without_kernel": False},
     "quantization.layer_quantization.LayerQuantization": {"rule": ""},
     "quantization.layouts.awq_gptq.AwqLayout": {"group": 128},
     "quantization.layouts.awq_gptq.GptqLayout": {

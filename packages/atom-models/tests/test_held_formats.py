@@ -15,7 +15,7 @@ from atom_kernels.moe import ExpertsProblem
 from atom_kernels.native import native_unavailable
 from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
-from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear
+from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear, linear_weights
 from atom_models.layers.linear_weights import plan_linear, prepare
 from atom_models.layers.loadable import expected_weights
 from atom_models.layers.norms.residual import Unnormed
@@ -27,7 +27,6 @@ from atom_models.quantization import (
     OneFormat,
     UnsupportedQuantizationError,
     choose_quantization,
-    input_format_of,
     why_never_packed,
 )
 from atom_models.quantization.layouts import Float8Layout, Int8Layout, Mxfp4Layout, PlainLayout
@@ -36,7 +35,7 @@ from atom_models.requirements import find_accelerators
 from single_layers import is_packed
 from tiny_models import make_tiny_llama
 
-INT8 = HeldFormat(Integers(8), without_kernel=True)
+INT8 = HeldFormat(Integers(8))
 
 
 @pytest.mark.parametrize("missing", ["gate_up", "down"])
@@ -131,7 +130,7 @@ def test_what_a_checkpoint_says_of_activations_chooses_amds_kernel(arch):
     platform = Platform.rocm(arch)
     served = {}
     for layout in (Float8Layout(), Float8Layout((128, 128)), Int8Layout(rounds_inputs=True), Mxfp4Layout()):
-        for held in (HeldFormat(inputs=input_format_of(layout)), HeldFormat()):
+        for held in (HeldFormat(inputs=layout.input_format), HeldFormat()):
             problem = held_problem(LINEARS, plain, [layout.weight_format], held, platform)
             assert problem.weight_format == layout.weight_format
             served[layout, held.inputs is not None] = plan_linear(problem, platform).rows[0].backend
@@ -267,6 +266,14 @@ def test_unknown_quantization_is_refused_with_what_is_known(config, requested, s
         choose_quantization({} if config is None else {"quantization_config": config}, requested)
 
 
+@pytest.mark.parametrize(("weights", "is_kept"), [(Integers(8), True), (Integers(8, 32), False)])
+def test_codes_that_torch_multiplies_are_kept_where_no_kernel_reads_them(weights, is_kept):
+    plain = FusedLinearProblem(64, 64, torch.float32)
+    bare = replace(detect_platform(), backends=("torch",), unavailable=(("native", "left out"), ("triton", "left out")))
+    kept = held_problem(LINEARS, plain, (weights,), HeldFormat(), bare)
+    assert kept == (replace(plain, weight_format=weights) if is_kept else plain)
+
+
 def test_nothing_asked_for_and_nothing_in_the_config_is_dense():
     found = choose_quantization({}).for_layer("any.name", torch.bfloat16)
     assert (found.stored, found.held) == (PlainLayout(torch.bfloat16), HeldFormat())
@@ -283,21 +290,21 @@ class Halved(Plain):
         return {"weight": weight / 2}
 
 
-def test_layers_know_no_format_by_name(tiny_llama):
+def test_layers_know_no_format_by_name(tiny_llama, monkeypatch):
     """It runs a whole model; what was asked of it by name is held so in every linear."""
     loaded = load_model(tiny_llama, dtype="float32")
-    held = HeldFormat(Halved(), without_kernel=True)
-    model = build_model(loaded.checkpoint, replace(loaded.context, quantization=OneFormat("halved", held)))
+    monkeypatch.setattr(linear_weights, "LINEARS", replace(LINEARS, read_by_torch=(Halved(),)))
+    quantization = OneFormat("halved", HeldFormat(Halved()))
+    model = build_model(loaded.checkpoint, replace(loaded.context, quantization=quantization))
     load_weights(model, loaded.checkpoint)
     hidden = torch.randn(2, 64)
     assert torch.allclose(model.compute_logits(hidden) * 2, loaded.model.compute_logits(hidden), atol=1e-5)
 
 
 @pytest.mark.parametrize("weights", [Integers(8), Mxfp4()])
-def test_the_logits_of_a_packed_head_are_sums_that_were_not_rounded(weights):
-    context = BuildContext(
-        dtype=torch.bfloat16, quantization=OneFormat("test", HeldFormat(weights, without_kernel=True))
-    )
+def test_the_logits_of_a_packed_head_are_sums_that_were_not_rounded(weights, monkeypatch):
+    monkeypatch.setattr(linear_weights, "LINEARS", replace(LINEARS, read_by_torch=(weights,)))
+    context = BuildContext(dtype=torch.bfloat16, quantization=OneFormat("test", HeldFormat(weights)))
     head = LMHead(64, 96, context)
     table = torch.randn(96, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     head.load_shard("lm_head.weight", table)

@@ -75,7 +75,7 @@ class ByName:
 
 @pytest.mark.parametrize("special", ["gate", "mid", "up"])
 def test_shards_that_are_held_differently_run_as_several_plans_in_order(special):
-    context = make_context(quantization=ByName({special: HeldFormat(Plain(torch.float32), without_kernel=True)}))
+    context = make_context(quantization=ByName({special: HeldFormat(Plain(torch.float32))}))
     layer = MergedColumnParallelLinear(16, {"gate": 8, "mid": 4, "up": 8}, context, prefix="m.merged")
     weights = fill(layer)
     assert len(layer._parts) == (3 if special == "mid" else 2)

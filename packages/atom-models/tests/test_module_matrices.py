@@ -9,6 +9,7 @@ import torch
 
 from atom_models import load_model
 from atom_models.requirements.module_matrices import module_matrices
+from tiny_models import make_tiny_llama
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +32,9 @@ def test_the_numbers_of_a_merged_layer_are_those_of_all_its_parts(modules, tiny_
     config = json.loads((tiny_llama / "config.json").read_text())
     matrix = module_matrices(modules)["model.layers.0.mlp.gate_up_proj"]
     assert matrix["numbers"] == 2 * config["hidden_size"] * config["intermediate_size"]
+
+
+def test_a_tied_head_multiplies_with_the_embedding_s_table(tmp_path):
+    model = load_model(make_tiny_llama(tmp_path, tie=True, vocab=512, hidden=64), torch.float32).model
+    matrix = module_matrices(dict(model.named_modules()))["lm_head"]
+    assert (matrix["numbers"], matrix["bytes"]) == (512 * 64, 4 * 512 * 64)

@@ -20,9 +20,10 @@ from atom_models.layers import (
     RMSNorm,
     RowParallelLinear,
     Unreduced,
+    linear_weights,
 )
 from atom_models.layers.loadable import expected_weights
-from atom_models.quantization import HeldFormat, LayerQuantization
+from atom_models.quantization import LINEARS, HeldFormat, LayerQuantization
 from atom_models.quantization.layouts import PlainLayout
 from forked_ranks import run_ranks, shared_tensor
 
@@ -111,14 +112,13 @@ class OneByItself:
     name: str = "one by itself"
 
     def for_layer(self, layer_name, dtype):
-        held = (
-            HeldFormat(ReadByTorch(dtype), without_kernel=True) if layer_name.endswith(self.special) else HeldFormat()
-        )
+        held = HeldFormat(ReadByTorch(dtype)) if layer_name.endswith(self.special) else HeldFormat()
         return LayerQuantization(PlainLayout(dtype), held)
 
 
 @pytest.mark.parametrize("special", ["gate_proj", "up_proj"])
-def test_a_linear_norms_by_itself_only_if_all_of_its_shards_do(special):
+def test_a_linear_norms_by_itself_only_if_all_of_its_shards_do(special, monkeypatch):
+    monkeypatch.setattr(linear_weights, "LINEARS", replace(LINEARS, read_by_torch=(ReadByTorch(torch.float32),)))
     platform = make_platform(fused=True)
     context = BuildContext(dtype=torch.float32, platform=platform, quantization=OneByItself(special))
     sizes = {"gate_proj": INTERMEDIATE, "up_proj": INTERMEDIATE}

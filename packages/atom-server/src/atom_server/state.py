@@ -44,7 +44,7 @@ class ServerState:
         keys: who may use the server.
         rates: how much each of them may use.
         metrics: counts of what has been served.
-        responses: those that the Responses API has stored, to be fetched or continued.
+        responses: the answers that the Responses API has stored, to be fetched or continued.
         batches: files and batches, where there is a folder for them.
         batch_share: how much of the engine their lines may have.
         pictures: decodes them; None where the model sees none.

@@ -71,7 +71,6 @@ def _why_not_read(given: Any, dtype: Any, *, expert: str | None = None) -> str |
         EXPERTS,
         LINEARS,
         UnsupportedQuantizationError,
-        input_format_of,
         read_published,
         why_never_packed,
     )
@@ -81,16 +80,14 @@ def _why_not_read(given: Any, dtype: Any, *, expert: str | None = None) -> str |
     except UnsupportedQuantizationError as error:
         return str(error)
     platform = detect_platform()
-    for layout in dict.fromkeys(layout for _, layout in published.groups if layout is not None):
+    held = [(LINEARS, "", layout) for _, layout in published.groups]
+    held += [(EXPERTS, "experts in ", published.choose(expert).layout)] if expert is not None else []
+    for kind, what, layout in dict.fromkeys(held):
+        if layout is None:
+            continue
         # Our layers would hold plain numbers, which may take several times the memory of vLLM's own.
-        inputs = input_format_of(layout)
-        reason = why_never_packed(LINEARS, layout.weight_format, dtype, platform, input_format=inputs)
+        inputs = layout.input_format
+        reason = why_never_packed(kind, layout.weight_format, dtype, platform, input_format=inputs)
         if reason is not None:
-            return f"no kernel of ours reads {layout.name} here ({reason})"
-    experts = published.choose(expert).layout if expert is not None else None
-    if experts is not None:
-        inputs = input_format_of(experts)
-        reason = why_never_packed(EXPERTS, experts.weight_format, dtype, platform, input_format=inputs)
-        if reason is not None:
-            return f"no kernel of ours reads experts in {experts.name} here ({reason})"
+            return f"no kernel of ours reads {what}{layout.name} here ({reason})"
     return None

@@ -42,7 +42,7 @@ class AsyncEngine:
         judging: how it scores pairs of texts, and what labels it has.
         queue_limits: how much may run and wait.
         control: what is asked of the engine as a whole, such as a pause.
-        adapters: those that requests may name.
+        adapters: the adapters that requests may name.
     """
 
     info: EngineInfo

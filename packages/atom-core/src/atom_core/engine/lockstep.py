@@ -100,7 +100,7 @@ class Lockstep:
         """How many rows each engine has in the step that all of them take now, by its number.
 
         Args:
-            num_rows: those of this one, which may be none.
+            num_rows: rows that this one has, which may be none.
 
         Raises:
             EngineDeadError: another one is gone, or has not answered for too long.

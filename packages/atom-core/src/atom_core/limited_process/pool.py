@@ -13,10 +13,10 @@ class LimitedProcesses:
 
     Args:
         module: the main module of each, which calls `answer_questions`.
-        limits: those of each answer.
+        limits: the limits of each answer.
 
     Attributes:
-        idle: those that wait for a question.
+        idle: processes that wait for a question.
         num_started: processes so far.
     """
 

@@ -29,7 +29,7 @@ class LimitedProcess:
 
     Args:
         module: its main module, which calls `answer_questions`.
-        limits: those of each answer.
+        limits: the limits of each answer.
 
     Attributes:
         is_last: whether it ends with the answer that it gave.

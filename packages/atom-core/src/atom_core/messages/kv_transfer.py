@@ -15,7 +15,7 @@ class KVTransferParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_u
         remote_request_id: the prompt there; a name that nobody can guess.
         remote_host, remote_port: where its first rank sends blocks from.
         remote_num_tokens: leading tokens of the prompt that are there.
-        remote_num_followed_tokens: those of them that a model that drafts has followed.
+        remote_num_followed_tokens: the part of them that a model that drafts has followed.
         remote_block_ids, tp_size: what other engines say beside that; they mean nothing here.
     """
 

@@ -128,7 +128,7 @@ class Speculation:
         """How many drafts a model that follows a step should make behind it for each of `candidates`.
 
         Args:
-            candidates: those whose every token it has followed.
+            candidates: requests whose every token it has followed.
             num_rows: decodes of the next step, theirs among them.
             room: drafts that the next step has room for.
         """

@@ -41,7 +41,7 @@ class ModelRunner:
     Args:
         config: the engine's configuration.
         load_model: gives the model; tests and benchmarks put another in its place.
-        ranks: those that run the same steps, each on its part of the model.
+        ranks: the ranks that run the same steps, each on its part of the model.
         capture: makes graphs of steps; None leaves that to the device.
     """
 

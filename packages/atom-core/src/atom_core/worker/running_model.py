@@ -68,7 +68,7 @@ class RunningModel:
         weights: the model without a cache.
         loaded: what loading found out about it.
         device: where the model runs.
-        ranks: those that run the same steps.
+        ranks: the ranks that run the same steps.
         profiler: names what runs in its traces.
         compilation: counts what steps waited for.
         capture: makes graphs of steps; None leaves that to the device.
@@ -78,7 +78,7 @@ class RunningModel:
         states: what is kept of each request.
         sampler: draws tokens.
         steps: builds batches and runs them.
-        pictures: those of running requests; None where the model reads text alone.
+        pictures: the pictures of running requests; None where the model reads text alone.
     """
 
     def __init__(

@@ -81,14 +81,8 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
 def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     """The operators one after the other, each as it is planned by itself."""
     from atom_kernels.linear.composed import composed
-    from atom_kernels.norm import rms_norm
 
-    # Layers norm by the norm's own plan where this backend serves any number of rows.
-    return composed(
-        problem,
-        _bind(problem.product, weights),
-        lambda x, weight, eps, offset: rms_norm(x, weight, eps, weight_offset=offset),
-    )
+    return composed(problem, _bind(problem.product, weights))
 
 
 def _tolerance(problem: LinearProblem) -> Tolerance:

@@ -42,7 +42,7 @@ class Piece:
     """The part of one segment that some queries of one request see.
 
     Attributes:
-        rows: those of the request's queries that see some of the keys.
+        rows: the rows of the request's queries that see some of the keys.
         slots: where the keys lie: a slice if they are adjacent, else int64 indices.
         mask: "none" if every row sees every key, "causal" if the two are the same tokens, or bool ``[Q, L]``.
     """

@@ -10,14 +10,15 @@ from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.adapters.contract import LowRankTerm
 from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.norm.contract import rms_norm
 from atom_kernels.select import select
 
 
 def composed(
     problem: FusedLinearProblem,
     linear: Callable[[torch.Tensor], torch.Tensor],
-    norm: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor],
     *,
+    norm: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor] | None = None,
     normed_linear: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor] | None = None,
     activation_backend: str | None = None,
     rounded_linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
@@ -26,11 +27,13 @@ def composed(
 
     Args:
         linear: computes `FusedLinearProblem.product` with its weights.
-        norm: the RMS norm of x with a weight, an epsilon and an offset of the weight.
+        norm: the RMS norm of x with a weight, an epsilon and an offset of the weight; None for plain torch: layers norm
+            by a plan of their own before a kernel that serves any number of rows.
         normed_linear: both of these, where that is a kernel less.
         activation_backend: the only backend that may serve the activation, None for the best one here.
         rounded_linear: the linear of rows that another kernel has rounded, of their codes and scales.
     """
+    norm = norm or (lambda x, weight, eps, offset: rms_norm(x, weight, eps, weight_offset=offset))
     activate = None
     if problem.gated:
         gated = GatedActivationProblem(problem.out_features, problem.dtype, Activation.SILU)

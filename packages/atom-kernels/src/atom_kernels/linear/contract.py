@@ -31,6 +31,8 @@ class LinearProblem:
     out_dtype: torch.dtype | None = None
     weight_format: WeightFormat = PLAIN_BY_DEFAULT
     input_format: WeightFormat | None = None
+    # Nothing follows the product: a kernel that may end with the activation serves the linear alone as well.
+    gated = False
 
     def __post_init__(self) -> None:
         if self.out_dtype not in (None, torch.float32):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import FLOATS, unplanned, why_not_dtype
-from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_product import why_not_read
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, packing_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs
@@ -31,15 +31,11 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
 def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 
-    alone = FusedLinearProblem(
-        problem.in_features, problem.out_features, problem.dtype, problem.bias, problem.out_dtype,
-        problem.weight_format, problem.input_format,
-    )  # fmt: skip
     block_k = block_of_inputs(packing_of(problem.weight_format, problem.in_features), _BLOCK_K)
     heights = _HEIGHTS[:1] if problem.dtype is torch.float32 else _HEIGHTS
     by_height = {
         rows: SkinnyLinear(
-            alone, weights, SkinnyConfig(rows, _BLOCK_N, block_k, 1, warps, stages, makes_weights=True)
+            problem, weights, SkinnyConfig(rows, _BLOCK_N, block_k, 1, warps, stages, makes_weights=True)
         )
         for rows, warps, stages in heights
     }  # fmt: skip

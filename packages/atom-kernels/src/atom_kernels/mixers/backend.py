@@ -175,7 +175,7 @@ class MixerBackend:
         passed_over: ``(problem, platform, layout)`` -> (name, reason) of kernels that it might have taken instead.
         cache_scales: the kinds of `CacheFormat.scales` that it reads and writes.
         is_fallback: it is the contract in plain torch, which is right everywhere and many times slower than a kernel.
-        kernels: those that it calls, where they have names, by the name of the layout that they read.
+        kernels: the kernels that it calls, where they have names, by the name of the layout that they read.
         conversion: gives caches the layouts that it reads beside the problem's own; None where there are none.
         holds: ``(problem, platform)`` -> how it keeps matrices; None where it keeps them as they are loaded.
     """

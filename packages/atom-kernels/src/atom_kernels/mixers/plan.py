@@ -67,7 +67,7 @@ class MixerPlan:
         """The weights as `forward` wants them.
 
         Args:
-            weights: those that the problem has, by name; see the operator's contract. They may be kept.
+            weights: the weights that the problem has, by name; see the operator's contract. They may be kept.
 
         Raises:
             WeightError: a weight is missing, unknown, or of another shape or dtype; it names the weight.

@@ -19,7 +19,7 @@ class Platform:
         vendor: "cpu", "nvidia" or "amd".
         arch: "gfx942", "sm_90", or the host's machine name.
         name: what people call it.
-        backends: those that can run here, in the order in which `select` tries them.
+        backends: the backends that can run here, in the order in which `select` tries them.
         unavailable: (backend, reason) of the others.
         fast_bf16: bfloat16 matmul is at least as good a choice as float32 here.
         bf16_reason: how that was decided.

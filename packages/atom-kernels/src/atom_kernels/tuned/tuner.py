@@ -42,7 +42,7 @@ class Tuning:
     Attributes:
         operator: its name.
         rows: what it is tuned at, rising; each serves calls of up to as many rows, the last one all others.
-        problems: those of real models, by the model's name.
+        problems: problems of real models, by the model's name.
         key: what a problem's configurations are filed under.
         subject: makes a problem's `Subject`.
     """

@@ -32,7 +32,7 @@ class WeightGroup(nn.Module):
 
     Args:
         shapes: the shapes of the tensors, by their names in the checkpoint.
-        convert: those tensors -> the parameters by their names in the model.
+        convert: makes of these tensors the parameters by their names in the model.
         holders: who holds each parameter of the model; tied ones have several.
         ignored: names under which checkpoints may hold tied parameters once more.
     """

@@ -17,7 +17,7 @@ class SharedVocabulary:
     """How ranks share logits. Runs are equally long; what stands behind the last id means nothing.
 
     Attributes:
-        ranks: those that share them.
+        ranks: the ranks that share them.
         vocab_size: V, of all ranks together; one rank by itself needs no number.
     """
 

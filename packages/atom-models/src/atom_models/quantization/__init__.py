@@ -6,7 +6,7 @@ from atom_models.quantization.gguf_quantization import GGUFQuantization
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization, Quantization
 from atom_models.quantization.layouts import ExpectedWeight, StoredLayout
 from atom_models.quantization.packing import EXPERTS, LINEARS, why_never_packed
-from atom_models.quantization.published import Header, Headers, input_format_of, read_published
+from atom_models.quantization.published import Header, Headers, read_published
 
 __all__ = [
     "AS_STORED",
@@ -26,7 +26,6 @@ __all__ = [
     "StoredLayout",
     "UnsupportedQuantizationError",
     "choose_quantization",
-    "input_format_of",
     "read_published",
     "why_never_packed",
 ]

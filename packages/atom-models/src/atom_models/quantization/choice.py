@@ -45,7 +45,7 @@ class OneFormat:
 UNQUANTIZED = OneFormat("none", HeldFormat())
 
 _HELD = {
-    "int8": HeldFormat(Integers(8), without_kernel=True),
+    "int8": HeldFormat(Integers(8)),
     "int4": HeldFormat(Integers(4, 32, Offset.MINIMUM, torch.float16)),
     "fp8": HeldFormat(Float8(), inputs=Float8()),
     "fp8_block": HeldFormat(Float8(128, 128), inputs=Float8(1, 128)),

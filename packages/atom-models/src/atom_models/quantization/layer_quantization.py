@@ -21,12 +21,10 @@ class HeldFormat:
     Attributes:
         weights: the format to which plain weights are rounded; None keeps them as the checkpoint has them.
         inputs: the format to which activations may be rounded where that makes a product faster; None rounds none.
-        without_kernel: the format is kept even where torch makes plain numbers of the weights at each call.
     """
 
     weights: WeightFormat | None = None
     inputs: WeightFormat | None = None
-    without_kernel: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.aiter.quantized.asked_rows import with_rows_asked_for
-from atom_kernels.formats import Codes, WeightFormat
+from atom_kernels.formats import Codes, Integers, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
@@ -33,6 +33,7 @@ class Packable:
         of_any_size: dtype -> a problem of plain weights, of sizes that kernels take in any format.
         pack: (problem, a format for each matrix, the format that activations may be rounded to) -> packed problem.
         as_asked: (packed problem, platform) -> the problem with activations rounded where who serves asks for it.
+        read_by_torch: formats that torch multiplies as they are: they are kept where no kernel reads them.
     """
 
     weights: str
@@ -40,6 +41,7 @@ class Packable:
     of_any_size: Callable[[torch.dtype], Any]
     pack: Callable[[Any, Sequence[WeightFormat], WeightFormat | None], Any]
     as_asked: Callable[[Any, Platform], Any] = lambda problem, platform: problem
+    read_by_torch: Sequence[WeightFormat] = ()
 
 
 LINEARS = Packable(
@@ -47,7 +49,8 @@ LINEARS = Packable(
     lambda problem: ((FUSED_LINEAR, problem), (OP, problem.product)),
     lambda dtype: FusedLinearProblem(_ANY_SIZE, _ANY_SIZE, dtype),
     lambda problem, formats, inputs: replace(problem, weight_format=formats[0], input_format=inputs),
-    with_rows_asked_for,
+    as_asked=with_rows_asked_for,
+    read_by_torch=(Integers(8),),
 )
 EXPERTS = Packable(
     "experts",
@@ -76,7 +79,7 @@ def held_problem(
     """
     problem = kind.as_asked(kind.pack(plain, formats, held.inputs), platform)
     is_packed = all(one.codes is not Codes.PLAIN for one in formats)
-    if held.without_kernel or (is_packed and _has_kernel(kind, problem, platform)):
+    if formats[0] in kind.read_by_torch or (is_packed and _has_kernel(kind, problem, platform)):
         return problem
     if is_packed and held.weights is not None:
         reason = why_never_packed(kind, formats[0], plain.dtype, platform, input_format=held.inputs)

@@ -10,10 +10,11 @@ from typing import Any
 from torch import nn
 
 from atom_kernels.formats import num_bytes
-from atom_models.layers import LMHead, Loadable, Mixer, MoE, RowParallelLinear, VocabularyEmbedding
+from atom_models.layers import MoE, RowParallelLinear, VocabularyEmbedding
 from atom_models.layers.weights import Weights
 from atom_models.model import mixer_layers
 from atom_models.quantization import AS_STORED, ONLINE, ROUNDED_TO
+from atom_models.requirements.products import products
 from atom_models.vision.sees import language_modules
 
 
@@ -76,23 +77,18 @@ class RankWork:
 
 def rank_work(model: nn.Module) -> RankWork:
     """Asks the layers of one rank's model; a tower runs beside the steps and is left out."""
-    matrices: Counter[Matrix] = Counter()
-    hidden_size = vocab_size = 0
-    table: list[Matrix] = []
     modules = language_modules(model)
-    for layer in modules:
-        if isinstance(layer, Mixer) or not isinstance(layer, Loadable):
-            continue
-        found = [one for weights in layer.weights() for one in _matrices(weights, is_head=isinstance(layer, LMHead))]
-        if isinstance(layer, VocabularyEmbedding):
-            hidden_size, vocab_size = layer.hidden_size, layer.vocab_size
-            table = _matrices(*layer.weights(), is_head=True)
-            continue
-        matrices.update(found or (table if isinstance(layer, LMHead) else ()))
+    tables = [(layer.hidden_size, layer.vocab_size) for layer in modules if isinstance(layer, VocabularyEmbedding)]
+    hidden_size, vocab_size = tables[-1] if tables else (0, 0)
     num_mixtures = sum(isinstance(layer, MoE) for layer in modules)
     num_rows_cut = sum(isinstance(layer, RowParallelLinear) for layer in modules)
     return RankWork(
-        matrices=matrices,
+        matrices=Counter(
+            matrix
+            for _, found, is_head in products(modules)
+            for weights in found
+            for matrix in _matrices(weights, is_head=is_head)
+        ),
         mixers=Counter(layer.problem for layer in mixer_layers(model).values()),
         hidden_size=hidden_size,
         vocab_size=vocab_size,
@@ -103,8 +99,6 @@ def rank_work(model: nn.Module) -> RankWork:
 
 
 def _matrices(weights: Weights, *, is_head: bool) -> list[Matrix]:
-    if weights.held is None:
-        return []
     top_k, num_experts = weights.chosen or (1, 1)
     is_rounded = weights.packed_on is not None and not ONLINE["int8"].skips(weights.names[0])
     return [

@@ -70,8 +70,8 @@ class ModelRequirements:
         architecture: as the checkpoint names it.
         implementation: what serves it: our own file, or transformers' layers.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
-        num_active_parameters: those that a token of a text passes: not all experts of a mixture, and no tower.
-        num_linear_parameters: those that are rounded while loading (no embedding, head or router).
+        num_active_parameters: parameters that a token of a text passes: not all experts of a mixture, and no tower.
+        num_linear_parameters: parameters that are rounded while loading (no embedding, head or router).
         num_layers: layers that have a cache; an index of attention is a part of one.
         max_model_len: longest context in tokens.
         weight_bytes: bytes of all weights by number format. Those of `ROUNDED_TO` leave all but linears and experts in

@@ -123,7 +123,7 @@ def scaling_of(predictions: Sequence[Prediction]) -> Scaling:
     """Where more ranks gain little.
 
     Args:
-        predictions: those of one batch size that fit, each on twice as many ranks as the one before.
+        predictions: the predictions of one batch size that fit, each on twice as many ranks as the one before.
     """
     stops_at = None
     for few, many in pairwise(predictions):

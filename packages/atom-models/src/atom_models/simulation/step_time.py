@@ -93,7 +93,7 @@ def step_time(
 
     Args:
         work: what one rank does, or all of its stages together.
-        requests: those of one group of tensor-parallel ranks.
+        requests: requests of one group of tensor-parallel ranks.
         weight_format: as `Matrix.num_bytes` takes it.
     """
     device, num_tokens = system.device, num_rows(requests)

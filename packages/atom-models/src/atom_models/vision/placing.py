@@ -27,8 +27,8 @@ def place_pictures(
     """The whole of each prompt as a step, without blocks, with its pictures in the place of its image tokens.
 
     Args:
-        pictures: those of each prompt, uint8 ``[height, width, 3]``, and of videos ``[frames, height, width, 3]``; all
-            are encoded as one batch.
+        pictures: the pictures of each prompt, uint8 ``[height, width, 3]``, and the frames of videos,
+            ``[frames, height, width, 3]``; all are encoded as one batch.
 
     Raises:
         ValueError: the model takes no pictures; one has a wrong shape; a prompt has another number of image tokens.

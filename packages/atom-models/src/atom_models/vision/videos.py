@@ -125,7 +125,7 @@ class VideoSpec:
         """How far each picture stands behind the first one in time; None of the first, and where texts say it.
 
         Args:
-            num_frames: those that were taken.
+            num_frames: frames that were taken.
             taken_fps: how many of a second were.
         """
         import numpy as np

@@ -1,4 +1,4 @@
-"""`RenamedSource`: those tensors of a folder that belong to one of several models, under its names for them."""
+"""`RenamedSource`: the tensors of a folder that belong to one of several models, under its names for them."""
 
 from __future__ import annotations
 

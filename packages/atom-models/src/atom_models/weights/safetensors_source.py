@@ -41,7 +41,7 @@ class SafetensorsSource:
     """The weights of a checkpoint folder.
 
     Attributes:
-        files: those that are read, in order.
+        files: the files that are read, in order.
         placed: tensor name -> file by the index; None for a single file.
     """
 

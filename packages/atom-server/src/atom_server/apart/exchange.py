@@ -25,7 +25,7 @@ class Exchange:
     """A request to a server, and what it answers. Close it whatever happens, so that the server sees that nobody waits.
 
     Attributes:
-        status, headers: those of the answer, once `send` has returned.
+        status, headers: what the answer begins with, once `send` has returned.
     """
 
     def __init__(self, url: SplitResult) -> None:

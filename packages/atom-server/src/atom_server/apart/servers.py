@@ -1,4 +1,4 @@
-"""`Servers`: those that do one half of the work, which of them answer, and which has least to do."""
+"""`Servers`: the servers that do one half of the work, which of them answer, and which has least to do."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class BatchFile:
     Attributes:
         defaults: fields of bodies alone that their lines leave out; None takes OpenAI's format only.
         is_chat: a ``prompt`` that is text is what a user says.
-        routes: those that a line may ask.
+        routes: the routes that a line may ask.
         max_line_bytes: longer lines are bad ones.
     """
 

@@ -34,7 +34,7 @@ def named_as(names: Names) -> Iterator[None]:
     """Rename fields in errors. The request was turned into a chat, and its client knows other names.
 
     Raises:
-        APIError, InvalidRequestError: those from inside, with other names.
+        APIError, InvalidRequestError: what came from inside, with other names.
     """
     try:
         yield

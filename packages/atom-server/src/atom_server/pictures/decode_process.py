@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from atom_core.limited_process.answering import answer_questions
 from atom_core.limited_process.limits import Limits
 from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.decoding import decode, prepare
-from atom_server.pictures.messages import ENCODER, QUESTION, Answer
+from atom_server.pictures.messages import ENCODER, QUESTION, Answer, Question
 
 
-def main(limits: Limits) -> None:
-    """Decode pictures until there are no more."""
+def main(decode: Callable[[Question], Answer], limits: Limits) -> None:
+    """Decode pictures, or videos, until there are no more."""
+
+    def answer(question: bytes) -> bytes:
+        try:
+            return ENCODER.encode(decode(QUESTION.decode(question)))
+        except PictureError as error:
+            return ENCODER.encode(Answer(error=str(error)))
+
     os.nice(10)  # streams of others go first
     prepare()  # what is imported and made once counts for nobody
-    answer_questions(_answer, limits)
-
-
-def _answer(question: bytes) -> bytes:
-    try:
-        return ENCODER.encode(decode(QUESTION.decode(question)))
-    except PictureError as error:
-        return ENCODER.encode(Answer(error=str(error)))
+    answer_questions(answer, limits)
 
 
 if __name__ == "__main__":
-    main(Limits.from_command_line(sys.argv[1]))
+    main(decode, Limits.from_command_line(sys.argv[1]))

@@ -23,7 +23,7 @@ class Trace:
     """A trace's file.
 
     Attributes:
-        events: those that have a duration.
+        events: the events that have a duration.
         devices: names of the GPUs that were there.
         matrices: what modules multiply with, by their names, as `atom_models` writes it; empty in older traces.
     """

@@ -39,11 +39,6 @@ class AdapterNames:
         return names, [names.prepared(name, folder) for name, folder in (args.lora_modules or {}).items()]
 
     @property
-    def are_taken(self) -> bool:
-        """Whether adapters can be loaded."""
-        return self._limits is not None
-
-    @property
     def loaded(self) -> Mapping[str, NamedAdapter]:
         """All adapters that requests may name."""
         return self._loaded

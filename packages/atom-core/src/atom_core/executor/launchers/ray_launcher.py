@@ -94,7 +94,7 @@ def in_order(
     Args:
         actors: one for each rank, in any order.
         facts: what they found out.
-        addresses: those of nodes, by their ids.
+        addresses: the addresses of nodes, by their ids.
         first: the address of the node whose ranks come first.
     """
     hosts = [addresses[each.node] for each in facts]

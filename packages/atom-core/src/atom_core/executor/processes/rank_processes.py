@@ -32,7 +32,7 @@ class RankProcesses:
         first_device: the number of rank 0's device, where all are on this host.
         num_stages: the stages of which each has an equal number of them.
         launcher: places and starts them; unset starts them on this host.
-        engines: those whose ranks meet; unset is this one alone.
+        engines: the engines whose ranks meet; unset is this one alone.
         meeting_folder: where the ranks of several engines do so.
 
     Raises:

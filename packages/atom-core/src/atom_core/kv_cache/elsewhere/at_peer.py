@@ -36,7 +36,7 @@ class PromptAtPeer:
 
     Args:
         prompt: what the peer is asked for.
-        blocks: those that it keeps.
+        blocks: blocks that it keeps.
         names: what the prefix cache calls its leading full blocks.
         num_followed: leading blocks that a model that drafts has followed there.
     """

@@ -52,7 +52,7 @@ class GraphShapes:
         draft_shapes: decodes with drafts.
 
     Attributes:
-        all: those of most tokens first.
+        all: all shapes, those of most tokens first.
     """
 
     def __init__(

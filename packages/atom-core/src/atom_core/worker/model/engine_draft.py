@@ -25,7 +25,7 @@ class EngineDraft:
         prefix: what these names begin with, before those that the layers have themselves: a whole model may have the
             same as the other one.
         cached: the mixers over their caches.
-        ranks: those that share its logits.
+        ranks: the ranks that share its logits.
     """
 
     model: DraftModel

@@ -56,7 +56,7 @@ class EngineModel:
         num_groups: how many groups its layers form.
         modules: its layers and their parts by name, which traces name; empty where it is compiled.
         stage: the layers that it has.
-        mixers_of_stages: those of all stages, by name; None where there is one stage.
+        mixers_of_stages: the mixers of all stages, by name; None where there is one stage.
         arriving: ``[most tokens, D]``, whose first rows hold what the stage before gave of a step; None in the first.
         balancer: moves experts between ranks; None where they stay.
         adapters: what its linears can add; None where it was built to take none.

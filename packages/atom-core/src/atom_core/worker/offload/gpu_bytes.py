@@ -21,7 +21,7 @@ class GpuBytes:
     wait for a transfer only where both buffers are on their way.
 
     Args:
-        tensors: those of every place of a page, ``[num_blocks, ...]``.
+        tensors: a tensor for every place of a page, ``[num_blocks, ...]``.
         num_places: pages in memory.
     """
 

@@ -14,7 +14,7 @@ class HostBytes:
     """See `BlockBytes`. numpy copies without the interpreter's lock, and starts no threads.
 
     Args:
-        tensors: those of every place of a page, ``[num_blocks, ...]``.
+        tensors: a tensor for every place of a page, ``[num_blocks, ...]``.
         num_places: pages in memory.
     """
 

@@ -22,7 +22,7 @@ class KeptPages:
     """The `BlockCarrier` of blocks that left the cache: a thread of its own, one transfer after the other.
 
     Args:
-        places: those in memory.
+        places: the places in memory.
         disk: the places behind those in memory; None without.
     """
 

@@ -23,7 +23,7 @@ class BlockMover:
     Args:
         places: where saves go.
         carriers: each does the kinds of transfers that it names.
-        ranks: those that get the same steps.
+        ranks: the ranks that get the same steps.
     """
 
     def __init__(self, places: HostPlaces, carriers: Sequence[BlockCarrier], ranks: WorkerRanks) -> None:

@@ -55,7 +55,7 @@ class Meeting(msgspec.Struct, frozen=True):
         places: where each rank of its engine is, by its number.
         store: where they find each other, and those of the other engines.
         num_stages: stages of equal numbers of ranks, one after the other.
-        engines: those whose ranks meet there; each has one stage if there are several.
+        engines: the engines whose ranks meet there; each has one stage if there are several.
     """
 
     places: tuple[Place, ...]

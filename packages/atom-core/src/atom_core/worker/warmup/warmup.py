@@ -31,7 +31,7 @@ class Warmup:
         at_once: there are no requests before all is done.
 
     Attributes:
-        variants: those that service can meet.
+        variants: the variants that service can meet.
         is_running: a slice is being done.
     """
 

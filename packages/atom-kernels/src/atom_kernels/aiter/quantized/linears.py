@@ -112,7 +112,6 @@ def backends(
 
     def bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
         from atom_kernels.linear.composed import composed
-        from atom_kernels.norm import rms_norm
 
         product = bind(problem.product, weights)
         rounded = (
@@ -121,7 +120,6 @@ def backends(
         return composed(
             problem,
             on_rows(problem.product, product),
-            lambda x, weight, eps, offset: rms_norm(x, weight, eps, weight_offset=offset),
             rounded_linear=rounded,
         )
 

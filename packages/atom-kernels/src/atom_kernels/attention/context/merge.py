@@ -18,7 +18,7 @@ def merge_parts(found_THX: torch.Tensor, ranks: Collectives) -> torch.Tensor:
 
     Args:
         found_THX: float32 ``[T, H, C + 1]``, what this rank found, and behind it the log-sum-exp of its scores.
-        ranks: those that found the rest.
+        ranks: the ranks that found the rest.
     """
     lse_NTH = ranks.all_gather(found_THX[..., -1].unsqueeze(0), 0)
     part_THC = found_THX[..., :-1] * share_of(lse_NTH, ranks.rank).unsqueeze(-1)

@@ -84,7 +84,7 @@ def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., t
         linear, normed = select(OP, problem.product).prepare(weights), None
     else:
         linear = normed = packed_linear(problem.product, weights)
-    return composed(problem, linear, rms_norm_by_triton, normed_linear=normed, activation_backend="triton")
+    return composed(problem, linear, norm=rms_norm_by_triton, normed_linear=normed, activation_backend="triton")
 
 
 SKINNY_BACKEND = Backend(

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import pad
 
 from atom_kernels.formats import Codes, Float8
-from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.choice.configs import many_rows_configs
 from atom_kernels.linear.triton.packed_weights import packing_of, why_not_packed
 from atom_kernels.linear.triton.rounded_rows import may_round, multiplies_fp8, rounded_rows
@@ -108,12 +108,8 @@ def _bind_decoded(problem: LinearProblem, packed: Any) -> Product:
     """Decoded inside the product up to some rows, and made plain for more."""
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
-    alone = FusedLinearProblem(
-        problem.in_features, problem.weight_rows, problem.dtype, problem.bias, problem.out_dtype,
-        problem.weight_format, problem.input_format,
-    )  # fmt: skip
-    configs = many_rows_configs(alone, detect_platform())
-    inside = {rows: SkinnyLinear(alone, packed, config, rows) for rows, config in configs.items()}
+    configs = many_rows_configs(problem, detect_platform())
+    inside = {rows: SkinnyLinear(problem, packed, config, rows) for rows, config in configs.items()}
     plain = _bind_made_plain(problem, packed)
     most = max(inside, default=0)
 

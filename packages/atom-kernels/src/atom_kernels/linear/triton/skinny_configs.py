@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atom_kernels.linear.triton.packed_weights import TILE, Packing, packing_of
 
 if TYPE_CHECKING:
-    from atom_kernels.linear.contract import FusedLinearProblem
+    from atom_kernels.linear.contract import LinearProblem
 
 # With so few outputs programs of eight leave most of a GPU idle.
 _FEW_OUTPUTS = 512
@@ -55,7 +55,7 @@ class SkinnyConfig:
         }
 
 
-def tuning_key(problem: FusedLinearProblem) -> str:
+def tuning_key(problem: LinearProblem) -> str:
     """The key of a problem's tuned configurations."""
     gated = " gated" if problem.gated else ""
     packed = "" if problem.is_plain else f" {problem.weight_format.name}"
@@ -63,7 +63,7 @@ def tuning_key(problem: FusedLinearProblem) -> str:
     return f"{problem.in_features}x{problem.out_features}{gated} {problem.dtype}{packed}{to}".replace("torch.", "")
 
 
-def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
+def default_config(problem: LinearProblem, num_rows: int) -> SkinnyConfig:
     """Small enough for any GPU, with enough programs for a large one: more blocks first, and then more splits."""
     if not problem.is_plain:
         return _default_of_packed(problem, num_rows)
@@ -79,7 +79,7 @@ def default_config(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
     return SkinnyConfig(block_m, 64, 64, _splits(problem, 64, 64, programs=120, most=8), 4, 3)
 
 
-def _default_of_packed(problem: FusedLinearProblem, num_rows: int) -> SkinnyConfig:
+def _default_of_packed(problem: LinearProblem, num_rows: int) -> SkinnyConfig:
     if num_rows == 1:
         return SkinnyConfig(1, 4 if problem.gated else 8, 1024, 1, 4, 1)
     block_m, block_n = 16 if num_rows <= 16 else 32, 64
@@ -95,7 +95,7 @@ def block_of_inputs(packing: Packing, wanted: int) -> int:
     return math.gcd(wanted, packing.group)
 
 
-def _splits(problem: FusedLinearProblem, block_n: int, block_k: int, *, programs: int, most: int) -> int:
+def _splits(problem: LinearProblem, block_n: int, block_k: int, *, programs: int, most: int) -> int:
     """The least power of two that gives `programs` programs; at most `most`, and no more than there are steps."""
     blocks, steps = -(-problem.out_features // block_n), -(-problem.in_features // block_k)
     split = 1

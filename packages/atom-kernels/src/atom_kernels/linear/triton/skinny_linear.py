@@ -10,7 +10,7 @@ import torch
 
 from atom_kernels.adapters.contract import LowRankTerm
 from atom_kernels.adapters.triton_backend import shrunk
-from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import PLAIN, packing_of
 from atom_kernels.linear.triton.precision import precision_of
 from atom_kernels.linear.triton.rounded_rows import rounded_rows
@@ -29,7 +29,7 @@ class SkinnyLinear:
     counters of `num_rows` rows are kept, those of more are made for the call.
     """
 
-    def __init__(self, problem: FusedLinearProblem, weights: Any, config: SkinnyConfig, num_rows: int = 1) -> None:
+    def __init__(self, problem: LinearProblem, weights: Any, config: SkinnyConfig, num_rows: int = 1) -> None:
         from atom_kernels.triton.support import dependent_launch
 
         self._problem, self._config = problem, config

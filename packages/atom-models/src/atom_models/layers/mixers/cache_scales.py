@@ -33,7 +33,7 @@ class CacheScaleWeights:
     Args:
         stored: the tensor of each weight of the layer's problem that is such a scale.
         num_heads: heads of keys and values on this rank.
-        ranks: those that share the heads.
+        ranks: the ranks that share the heads.
         factor: what scales are multiplied by: checkpoints mean a format with larger numbers than some GPUs have.
     """
 

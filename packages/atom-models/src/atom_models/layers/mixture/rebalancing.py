@@ -21,7 +21,7 @@ class ExpertBalancer:
 
     Args:
         model: a loaded model whose ranks hold whole experts.
-        ranks: those over which they are spread.
+        ranks: the ranks over which they are spread.
         device: where the model is.
         window: the steps before a move whose rows are counted.
         interval: steps between two moves.

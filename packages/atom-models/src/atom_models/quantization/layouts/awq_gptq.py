@@ -26,6 +26,7 @@ class AwqLayout:
 
     group: int | None = 128
     ignored: tuple[str, ...] = ()
+    input_format = None
 
     @property
     def name(self) -> str:
@@ -70,6 +71,7 @@ class GptqLayout:
     symmetric: bool = False
     sorted_inputs: bool = False
     checks_groups: bool = False
+    input_format = None
 
     @property
     def name(self) -> str:

@@ -34,6 +34,7 @@ class Bitsandbytes4Layout:
     kind: str
     nested: bool
     ignored: tuple[str, ...] = ()
+    input_format = None
 
     @property
     def name(self) -> str:

@@ -58,6 +58,7 @@ class Mxfp4BlocksLayout:
     """As GPT-OSS has it: the bytes of each block in a dimension of their own, ``blocks`` [..., K/32, 16]."""
 
     ignored: tuple[str, ...] = ()
+    input_format = None
 
     @property
     def name(self) -> str:
@@ -91,6 +92,7 @@ class Nvfp4Layout:
     tensor_scale: str = "weight_global_scale"
     divides: bool = True
     ignored: tuple[str, ...] = ("input_global_scale", "input_scale")
+    input_format = None
 
     @property
     def name(self) -> str:

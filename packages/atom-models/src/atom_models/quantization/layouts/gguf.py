@@ -31,6 +31,7 @@ class GGUFLayout:
 
     type_name: str
     ignored: tuple[str, ...] = ()
+    input_format = None
 
     @property
     def name(self) -> str:

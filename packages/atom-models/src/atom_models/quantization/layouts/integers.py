@@ -62,6 +62,7 @@ class PackedInt8Layout:
 
     group: int | None = None
     ignored: tuple[str, ...] = ("weight_shape",)
+    input_format = None
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ class PlainLayout:
 
     dtype: torch.dtype
     ignored: tuple[str, ...] = ()
+    input_format = None
 
     @property
     def name(self) -> str:

@@ -65,6 +65,11 @@ class StoredLayout(Protocol):
         ...
 
     @property
+    def input_format(self) -> WeightFormat | None:
+        """The format to which activations may be rounded, as the checkpoint says; None rounds none."""
+        ...
+
+    @property
     def ignored(self) -> tuple[str, ...]:
         """Tensors that may be there and that nothing needs."""
         ...

@@ -4,7 +4,7 @@ from atom_models.quantization.published.cache_scales import CacheScales, StoredS
 from atom_models.quantization.published.headers import Header, Headers
 from atom_models.quantization.published.published_quantization import Choice, PublishedQuantization
 from atom_models.quantization.published.readers import read_published
-from atom_models.quantization.published.stored_quantization import StoredQuantization, input_format_of
+from atom_models.quantization.published.stored_quantization import StoredQuantization
 
 __all__ = [
     "CacheScales",
@@ -14,6 +14,5 @@ __all__ = [
     "PublishedQuantization",
     "StoredQuantization",
     "StoredScale",
-    "input_format_of",
     "read_published",
 ]

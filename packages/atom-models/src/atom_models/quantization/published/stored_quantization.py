@@ -7,18 +7,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from atom_kernels.formats import Integers, Plain, WeightFormat
+from atom_kernels.formats import Plain
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.quantization.layer_quantization import HeldFormat, LayerQuantization
-from atom_models.quantization.layouts import (
-    Float8Layout,
-    GptqLayout,
-    Int8Layout,
-    Mxfp4Layout,
-    PackedInt4Layout,
-    PlainLayout,
-    StoredLayout,
-)
+from atom_models.quantization.layouts import GptqLayout, PackedInt4Layout, PlainLayout, StoredLayout
 from atom_models.quantization.layouts.stored import FLOATS
 from atom_models.quantization.published.cache_scales import CacheScales, find_cache_scales
 from atom_models.quantization.published.headers import Header, Headers
@@ -47,7 +39,7 @@ class StoredQuantization:
         present = self.headers.of_layer(layer_name) if self.headers else {}
         if not present or _has(stored, present):
             stored = _with_what_it_checks(stored, present)
-            return LayerQuantization(stored, _held(stored), choice.rule)
+            return LayerQuantization(stored, HeldFormat(inputs=stored.input_format), choice.rule)
         weight = present.get("weight")
         if weight is not None and weight.dtype in FLOATS:
             otherwise = f", but stored as {Plain(weight.dtype).name}" if choice.layout else ""
@@ -55,7 +47,8 @@ class StoredQuantization:
         for _, layout in self.published.groups:
             if layout is not None and _has(layout, present):
                 layout = _with_what_it_checks(layout, present)
-                return LayerQuantization(layout, _held(layout), f"{choice.rule}, but stored as {layout.name}")
+                held = HeldFormat(inputs=layout.input_format)
+                return LayerQuantization(layout, held, f"{choice.rule}, but stored as {layout.name}")
         wanted = stored.expected(1, 1)
         found, expected = sorted(present), list(wanted)
         if set(expected) <= set(found):  # the names are right: a dtype is not
@@ -93,19 +86,5 @@ def _with_what_it_checks(layout: StoredLayout, present: Mapping[str, Header]) ->
     return layout
 
 
-# Layouts of which a checkpoint may say that activations are rounded too.
-_ROUNDING = (Float8Layout, Int8Layout, Mxfp4Layout, PackedInt4Layout)
-
-
-def input_format_of(layout: StoredLayout) -> WeightFormat | None:
-    """The format to which activations may be rounded for weights that are stored so; None where there is none."""
-    return layout.input_format if isinstance(layout, _ROUNDING) else None
-
-
 def _bare(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _held(layout: StoredLayout) -> HeldFormat:
-    """How linears hold what is stored so."""
-    return HeldFormat(inputs=input_format_of(layout), without_kernel=layout.weight_format == Integers(8))

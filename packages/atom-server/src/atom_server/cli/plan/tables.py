@@ -69,7 +69,7 @@ def accelerator_lines(
     """A row for each accelerator and number of them that holds the model, and whether there is any.
 
     Args:
-        accelerators: those that hold weights alike.
+        accelerators: the accelerators that hold weights alike.
         weights: their number format.
         kv_cache_dtype: that of the cache, as the engine spells it.
         contexts: lengths of requests, a column each with how many fit at once.

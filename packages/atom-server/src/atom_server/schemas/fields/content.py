@@ -174,7 +174,7 @@ class Shown(NamedTuple):
     """Messages as chat templates expect them, and the pictures and videos that these have places for.
 
     Attributes:
-        messages: those of a chat; a picture is ``{"type": "image"}``, a video ``{"type": "video"}``.
+        messages: the messages of a chat; a picture is ``{"type": "image"}``, a video ``{"type": "video"}``.
         urls: where the pictures are, in order.
         videos: where the videos are, in order.
     """

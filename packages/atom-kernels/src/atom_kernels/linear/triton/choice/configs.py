@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.choice.launch_model import best_split
 from atom_kernels.linear.triton.choice.plain import plain_configs
 from atom_kernels.linear.triton.packed_weights import packing_of
@@ -46,7 +46,7 @@ _ROUNDED = _by_rows("16x64x128x4x6 32x64x128x4x6 64x64x128x4x5 64x64x128x4x5")
 _ROUNDED_IN_TILES = _by_rows("16x64x128x4x6 32x64x128x4x5 32x64x128x4x5 32x64x128x4x5")
 
 
-def skinny_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int, SkinnyConfig]:
+def skinny_configs(problem: LinearProblem, platform: Platform) -> dict[int, SkinnyConfig]:
     """Configurations by the most rows that each serves, rising; for more rows (for all if empty) cuBLAS is faster."""
     key = tuning_key(problem)
     tuned = tuned_rows(_OPERATOR, key, platform.name)
@@ -66,7 +66,7 @@ def skinny_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int,
 
 
 def packed_config(
-    problem: FusedLinearProblem, num_rows: int, platform: Platform, near: Sequence[TunedRow] = ()
+    problem: LinearProblem, num_rows: int, platform: Platform, near: Sequence[TunedRow] = ()
 ) -> SkinnyConfig:
     """The configuration of a packed weight that nobody tuned.
 
@@ -84,7 +84,7 @@ def packed_config(
     return best_split(problem, tiles, num_rows, platform)
 
 
-def many_rows_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int, SkinnyConfig]:
+def many_rows_configs(problem: LinearProblem, platform: Platform) -> dict[int, SkinnyConfig]:
     """Configurations in which a weight is decoded inside products of many rows; it is made plain for more."""
     if problem.dtype is torch.float32:
         return {}
@@ -121,7 +121,7 @@ def _parts(key: str) -> tuple[int, int, str]:
     return int(found[1]), int(found[2]), found[3]
 
 
-def _of_one_row(problem: FusedLinearProblem) -> SkinnyConfig:
+def _of_one_row(problem: LinearProblem) -> SkinnyConfig:
     """A program has few outputs, and steps that a row of the weight does not overhang by much."""
     packing = packing_of(problem.weight_format, problem.in_features)
     many = problem.in_features > _MANY_INPUTS
@@ -133,7 +133,7 @@ def _of_one_row(problem: FusedLinearProblem) -> SkinnyConfig:
     return SkinnyConfig(1, 2 if problem.gated else 4, 512, 1, 2, 1, 3)
 
 
-def _tile(problem: FusedLinearProblem, num_rows: int, platform: Platform) -> SkinnyConfig:
+def _tile(problem: LinearProblem, num_rows: int, platform: Platform) -> SkinnyConfig:
     packing, rounds = packing_of(problem.weight_format, problem.in_features), may_round(problem, platform)
     if rounds:
         table = _ROUNDED if packing.is_one_scale_a_row(problem.in_features) else _ROUNDED_IN_TILES
@@ -148,7 +148,7 @@ def _tile(problem: FusedLinearProblem, num_rows: int, platform: Platform) -> Ski
     return _fitting(problem, tile)
 
 
-def _fitting(problem: FusedLinearProblem, tile: SkinnyConfig) -> SkinnyConfig:
+def _fitting(problem: LinearProblem, tile: SkinnyConfig) -> SkinnyConfig:
     """The tile with as many loads in flight as a processor's memory holds."""
     itemsize = 1 if tile.rounds else problem.dtype.itemsize
     code_bytes = (0.5 if problem.weight_format.codes.is_packed else 1.0) * (2 if problem.gated else 1)

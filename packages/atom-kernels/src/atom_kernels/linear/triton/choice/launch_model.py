@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from atom_kernels.formats import num_bytes
-from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.packed_weights import packing_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig
 from atom_kernels.platform import Platform
@@ -72,7 +72,7 @@ _LIBRARY, _ACTIVATION, _READS, _READS_OF_A_ROW, _WRITES = 4.07e-6, 1.24e-6, 1.13
 
 
 def best_split(
-    problem: FusedLinearProblem,
+    problem: LinearProblem,
     tiles: Sequence[SkinnyConfig],
     num_rows: int,
     platform: Platform,
@@ -98,12 +98,12 @@ def best_split(
     return min((config for config in configs if times[config] <= enough), key=lambda config: config.split_k)
 
 
-def num_programs(problem: FusedLinearProblem, config: SkinnyConfig, num_rows: int) -> int:
+def num_programs(problem: LinearProblem, config: SkinnyConfig, num_rows: int) -> int:
     """How many programs a launch has."""
     return -(-num_rows // config.block_m) * -(-problem.out_features // config.block_n) * config.split_k
 
 
-def library_seconds(problem: FusedLinearProblem, num_rows: int, platform: Platform) -> float:
+def library_seconds(problem: LinearProblem, num_rows: int, platform: Platform) -> float:
     """The estimated time of the library's product by a plain weight, and of an activation behind it."""
     moving = problem.weight_rows * problem.in_features * problem.dtype.itemsize / platform.bytes_per_second
     writing = num_rows * problem.weight_rows * problem.result_dtype.itemsize / platform.bytes_per_second
@@ -111,7 +111,7 @@ def library_seconds(problem: FusedLinearProblem, num_rows: int, platform: Platfo
     return _LIBRARY + reading + _WRITES * writing + (_ACTIVATION if problem.gated else 0.0)
 
 
-def seconds(problem: FusedLinearProblem, config: SkinnyConfig, num_rows: int, platform: Platform) -> float:
+def seconds(problem: LinearProblem, config: SkinnyConfig, num_rows: int, platform: Platform) -> float:
     """The estimated time of the kernel with tensor cores (`block_m` above 1)."""
     rates = _PLAIN if problem.is_plain else _PACKED
     programs = num_programs(problem, config, num_rows)
@@ -135,20 +135,20 @@ def seconds(problem: FusedLinearProblem, config: SkinnyConfig, num_rows: int, pl
     return rates.launch + max(busiest, moving) + _splitting(problem, config, programs, rates)
 
 
-def _splitting(problem: FusedLinearProblem, config: SkinnyConfig, programs: int, rates: Rates) -> float:
+def _splitting(problem: LinearProblem, config: SkinnyConfig, programs: int, rates: Rates) -> float:
     if config.split_k == 1:
         return 0.0
     sum_bytes = 4 * config.block_m * config.block_n * (2 if problem.gated else 1)
     return rates.splitting + config.split_k * rates.split + programs * sum_bytes / rates.sums
 
 
-def _tile_bytes(problem: FusedLinearProblem, config: SkinnyConfig) -> tuple[int, int]:
+def _tile_bytes(problem: LinearProblem, config: SkinnyConfig) -> tuple[int, int]:
     """Bytes of weights and of rows that a step reads."""
     weights = num_bytes(problem.weight_format, config.block_n, config.block_k) * (2 if problem.gated else 1)
     return weights, config.block_m * config.block_k * (1 if config.rounds else problem.dtype.itemsize)
 
 
-def _computing(problem: FusedLinearProblem, config: SkinnyConfig, rates: Rates) -> float:
+def _computing(problem: LinearProblem, config: SkinnyConfig, rates: Rates) -> float:
     """Seconds in which a processor decodes the weights of a step and multiplies them."""
     weights = config.block_n * config.block_k * (2 if problem.gated else 1)
     rate = rates.operations * (2 if config.rounds else 1)
@@ -156,11 +156,11 @@ def _computing(problem: FusedLinearProblem, config: SkinnyConfig, rates: Rates) 
     return 2 * weights * config.block_m / rate + decoding
 
 
-def _decodes(problem: FusedLinearProblem, config: SkinnyConfig) -> bool:
+def _decodes(problem: LinearProblem, config: SkinnyConfig) -> bool:
     return not problem.is_plain and not config.rounds
 
 
-def _codes_decoded(problem: FusedLinearProblem, config: SkinnyConfig) -> float:
+def _codes_decoded(problem: LinearProblem, config: SkinnyConfig) -> float:
     packing = packing_of(problem.weight_format, problem.in_features)
     if not packing.is_planar:
         return _BYTES_DECODED
@@ -169,7 +169,7 @@ def _codes_decoded(problem: FusedLinearProblem, config: SkinnyConfig) -> float:
     return _WORDS_DECODED if one_number else _GROUPS_DECODED
 
 
-def _resident(problem: FusedLinearProblem, config: SkinnyConfig, rates: Rates, platform: Platform) -> int:
+def _resident(problem: LinearProblem, config: SkinnyConfig, rates: Rates, platform: Platform) -> int:
     """Programs that a processor runs at a time."""
     weight_bytes, input_bytes = _tile_bytes(problem, config)
     # Codes that are decoded leave the processor's memory before they are multiplied.
@@ -182,5 +182,5 @@ def _resident(problem: FusedLinearProblem, config: SkinnyConfig, rates: Rates, p
     return max(1, min(platform.local_memory // held, _REGISTERS // registers, _WARPS // config.num_warps))
 
 
-def _has_one_scale(problem: FusedLinearProblem) -> bool:
+def _has_one_scale(problem: LinearProblem) -> bool:
     return packing_of(problem.weight_format, problem.in_features).is_one_scale_a_row(problem.in_features)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.choice.launch_model import best_split, library_seconds, seconds
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, default_config
 from atom_kernels.platform import Platform
@@ -31,7 +31,7 @@ _AHEAD_BYTES = 32768
 _MANY_INPUTS, _FEW_OUTPUTS, _SHARED = range(6144, 12289), range(1024, 4097), SkinnyConfig(1, 16, 512, 2, 4, 1, 2)
 
 
-def plain_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int, SkinnyConfig]:
+def plain_configs(problem: LinearProblem, platform: Platform) -> dict[int, SkinnyConfig]:
     """Configurations by the most rows that each serves, rising; the library is faster for more."""
     found = {rows: default_config(problem, rows) for rows in _FEW_ROWS}
     if problem.dtype.itemsize != 2 or not platform.num_processors:
@@ -53,14 +53,14 @@ def plain_configs(problem: FusedLinearProblem, platform: Platform) -> dict[int, 
     return found
 
 
-def _whole_steps(problem: FusedLinearProblem, rows: int) -> list[tuple[int, ...]]:
+def _whole_steps(problem: LinearProblem, rows: int) -> list[tuple[int, ...]]:
     """Shapes of tiles whose steps end where the inputs do."""
     tables = (_TILES[rows], _SHORT_STEPS.get(rows, ()))
     found = ([shape for shape in table if problem.in_features % shape[2] == 0] for table in tables)
     return next(filter(None, found), [])
 
 
-def _tile(problem: FusedLinearProblem, rows: int, shape: tuple[int, ...], platform: Platform) -> SkinnyConfig | None:
+def _tile(problem: LinearProblem, rows: int, shape: tuple[int, ...], platform: Platform) -> SkinnyConfig | None:
     """A tile of that shape, if a processor's memory holds it."""
     block_m, block_n, block_k, num_warps, num_stages = shape
     itemsize, weight_rows = problem.dtype.itemsize, block_n * (2 if problem.gated else 1)
@@ -72,10 +72,10 @@ def _tile(problem: FusedLinearProblem, rows: int, shape: tuple[int, ...], platfo
     return SkinnyConfig(block_m, block_n, block_k, 1, num_warps, num_stages, ahead, norm_apart)
 
 
-def _fills(problem: FusedLinearProblem, num_processors: int, num_programs: int) -> bool:
+def _fills(problem: LinearProblem, num_processors: int, num_programs: int) -> bool:
     each = num_programs / num_processors
     return each >= _LEAST_FILLED and (problem.gated or not 1 < each < _FEW_MORE)
 
 
-def _is_quicker(problem: FusedLinearProblem, config: SkinnyConfig, rows: int, platform: Platform) -> bool:
+def _is_quicker(problem: LinearProblem, config: SkinnyConfig, rows: int, platform: Platform) -> bool:
     return seconds(problem, config, rows, platform) < library_seconds(problem, rows, platform)

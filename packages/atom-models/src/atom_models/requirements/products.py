@@ -1,0 +1,28 @@
+"""Which layers multiply tokens with matrices of their own, and with which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import nn
+
+from atom_models.layers import LMHead, Loadable, Mixer, VocabularyEmbedding
+from atom_models.layers.weights import Weights
+
+
+def products(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[Weights], bool]]:
+    """Each layer, its matrices, and whether only sampled tokens meet them; a tied head has those of the embedding.
+
+    Layers with a cache are left out: their time depends on what is cached.
+    """
+    table: list[Weights] = []
+    for module in modules:
+        if isinstance(module, Mixer) or not isinstance(module, Loadable):
+            continue
+        weights = [one for one in module.weights() if one.held is not None and one.on_rank]
+        if isinstance(module, VocabularyEmbedding):
+            table = weights
+            continue
+        is_head = isinstance(module, LMHead)
+        if found := weights or (table if is_head else []):
+            yield module, found, is_head
