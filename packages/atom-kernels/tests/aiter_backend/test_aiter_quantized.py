@@ -10,11 +10,11 @@ import torch
 
 from amd_machine import amd_machine
 from atom_kernels.aiter.library import Library
-from atom_kernels.aiter.quantized.asked_rows import ROWS_NOTE, with_rows_asked_for
 from atom_kernels.aiter.quantized.float8_codes import to_machine_float8
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProblem
+from atom_kernels.linear.asked_rows import ROWS_NOTE, with_rows_asked_for
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform
 from atom_kernels.select import plan_with, select

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from atom_kernels.aiter.quantized.asked_rows import ROWS_NOTE
+from atom_kernels.linear.asked_rows import ROWS_NOTE
 from atom_kernels.select import plans_remembered
 from atom_models.architectures.registry import find_architecture, other_modalities
 from atom_models.checkpoint import CheckpointError

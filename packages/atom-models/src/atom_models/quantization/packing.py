@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from atom_kernels.aiter.quantized.asked_rows import with_rows_asked_for
 from atom_kernels.formats import Codes, Integers, WeightFormat
 from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
+from atom_kernels.linear.asked_rows import with_rows_asked_for
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
 from atom_kernels.operator import Op
