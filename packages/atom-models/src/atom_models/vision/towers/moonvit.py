@@ -136,7 +136,7 @@ class MoonViTTower(VisionTower):
         self.final_layernorm = LayerNorm(size, _EPS, context, prefix=f"{encoder}.final_layernorm")
         self.projector = KimiProjector(config, context, prefix=PROJECTOR)
 
-    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
+    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
         config = self.config
         turned = angles_in_turn(batch, config.head_size, config.rope_theta)
         runs = attend_within(self.plan, batch.lengths, turned, interleaved=True)
