@@ -30,11 +30,15 @@ Tokens = list[list[int]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: tokens by round, and how likely each was, or an error; and what was logged meanwhile."""
+    """What became of a job: tokens by round, how likely each was, and cached tokens of prompts; and what was logged.
+
+    Or an error.
+    """
 
     log: str
     tokens: list[Tokens] | None = None
     logprobs: list[list[list[float]]] | None = None
+    cached: list[list[int]] | None = None
     error: str | None = None
 
 

@@ -89,17 +89,18 @@ class VisionTower(nn.Module):
             features = self([picture.to(self._device) for picture in pictures], batch)
         return list(features.split(batch.num_tokens))
 
-    def encode_patches(self, patches: torch.Tensor, grids: Sequence[tuple[int, int]]) -> list[torch.Tensor]:
+    def encode_patches(self, patches: torch.Tensor, grids: Sequence[tuple[int, int, int]]) -> list[torch.Tensor]:
         """As `encode`, of pictures that another engine's processor has cut and normed.
 
         Args:
             patches: those of all pictures, ``[T, ...]``, colors before frames, see `PictureBatch` for their order.
-            grids: (rows, columns) of patches of each picture.
+            grids: (frames that are seen at once, rows, columns) of patches of each picture.
 
         Raises:
             ValueError: there is another number of patches than `grids` says.
         """
-        batch = PictureBatch(tuple(grids), self.spec.merge_size, self._device)
+        frames, sides = tuple(count for count, *_ in grids), tuple((rows, columns) for _, rows, columns in grids)
+        batch = PictureBatch(sides, self.spec.merge_size, self._device, frames)
         if len(patches) != sum(batch.lengths):
             raise ValueError(f"there are {len(patches)} patches, and pictures of {sum(batch.lengths)}")
         with torch.inference_mode():

@@ -7,6 +7,7 @@ chunks may end inside a picture, and tokens found in the prefix cache need none.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -35,14 +36,26 @@ class ATOMForConditionalGeneration(ATOMModelBase, SupportsMultiModal, SupportsMR
 
     def embed_multimodal(self, **inputs: torch.Tensor) -> list[torch.Tensor]:
         """Features ``[tokens, width of the tower]`` of each picture and video, in the order of `inputs`."""
-        found = ((patches, inputs[grids]) for grids, patches in _PATCHES.items() if grids in inputs)
-        return [one for patches, grids in found for one in self._encode(inputs[patches], grids.tolist())]
+        if (chunks := inputs.get("grid_thws")) is not None:
+            return self._encode_chunks(inputs["pixel_values"], chunks.tolist())
+        found = ((inputs[_PATCHES[name]], grids.tolist()) for name, grids in inputs.items() if name in _PATCHES)
+        return [one for patches, grids in found for one in self._encode(patches, grids)]
 
     def _encode(self, patches: torch.Tensor, grids: list[list[int]]) -> Iterator[torch.Tensor]:
-        """A video is seen as pictures of two frames each, one after the other."""
-        pictures = [(rows, columns) for time, rows, columns in grids for _ in range(time)]
+        """A video of Qwen's is seen as pictures of two frames each, one after the other."""
+        pictures = [(1, rows, columns) for time, rows, columns in grids for _ in range(time)]
         features = iter(self.model.vision.encode_patches(patches, pictures))
         return (torch.cat([next(features) for _ in range(time)]) for time, _, _ in grids)
+
+    def _encode_chunks(self, patches: torch.Tensor, grids: list[list[int]]) -> list[torch.Tensor]:
+        """A chunk of a video of Kimi's is seen at once. Patches come row by row, and our towers want squares."""
+        side = self.model.vision_spec.merge_size
+        parts = zip(patches.flatten(1).split([math.prod(grid) for grid in grids]), grids, strict=True)
+        squares = [
+            part.view(frames, rows // side, side, columns // side, side, -1).transpose(2, 3).flatten(0, 4)
+            for part, (frames, rows, columns) in parts
+        ]
+        return self.model.vision.encode_patches(torch.cat(squares), [(one[0], one[1], one[2]) for one in grids])
 
     def embed_input_ids(
         self,
@@ -74,7 +87,9 @@ class ATOMForConditionalGeneration(ATOMModelBase, SupportsMultiModal, SupportsMR
         added = None if inputs_embeds is None else self._added.of(inputs_embeds.shape[0])
         return self._decode(input_ids, positions, inputs_embeds, added)
 
-    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: Iterable[Any]) -> tuple[torch.Tensor, int]:
+    def get_mrope_input_positions(
+        self, input_tokens: list[int], mm_features: Iterable[Any]
+    ) -> tuple[torch.Tensor, int]:
         """See `threefold_positions`."""
         if self.model.vision is None:
             return torch.arange(len(input_tokens)).expand(3, -1), 0
