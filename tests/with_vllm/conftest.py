@@ -167,7 +167,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             size: dict[str, int] = {"head_dim": 32}
             if family == "qwen2":
                 size = {"hidden_size": 192}  # its heads share the hidden size
-            elif family.startswith(("deepseek", "glm4_moe_lite")):
+            elif family.startswith(("deepseek", "glm4_moe_lite", "kimi")):
                 size = {}  # latents: no head has a size of its own
             made[family] = make_tiny(family, tmp_path_factory.mktemp("tiny") / family, **size)
         return made[family]

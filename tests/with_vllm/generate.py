@@ -3,8 +3,8 @@
 usage: generate.py JOBS OUTPUT
 
 JOBS is a JSON file with a list of {"model": folder, "llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n,
-"logprobs": false, "shown": [[ids, [[seed, height, width], ...]], ...]}. The last one are prompts with pictures, in the
-place of those that this file makes. For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of
+"logprobs": false, "shown": [[ids, [[seed, height, width], ...]], ...], "of_kimi": false}. The last two are prompts with
+pictures, in the place of those that this file makes, and whether they are given as Kimi's models want them. For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of
 these tokens likewise where they were asked for, or {"error": text}; and "cached": how many tokens of each prompt were
 found in the cache. Marks around jobs are written to the log, so that what vLLM said of each can be told apart.
 """
@@ -41,7 +41,7 @@ def prompts(vocab_size: int, longest: int = 200) -> list[list[int]]:
     return [*made, made[-1] + [5, 6, 7]]
 
 
-def with_pictures(shown: Shown) -> list[dict[str, Any]]:
+def with_pictures(shown: Shown, of_kimi: bool) -> list[dict[str, Any]]:
     """Prompts as vLLM takes them."""
     import numpy as np
     from PIL import Image
@@ -51,8 +51,9 @@ def with_pictures(shown: Shown) -> list[dict[str, Any]]:
 
     made: list[dict[str, Any]] = []
     for ids, pictures in shown:
-        data = {"multi_modal_data": {"image": [draw(*one) for one in pictures]}} if pictures else {}
-        made.append({"prompt_token_ids": ids} | data)
+        drawn = [draw(*one) for one in pictures]
+        data = {"vision_chunk": [{"type": "image", "image": one} for one in drawn]} if of_kimi else {"image": drawn}
+        made.append({"prompt_token_ids": ids} | ({"multi_modal_data": data} if drawn else {}))
     return made
 
 
@@ -63,6 +64,7 @@ def run(
     num_tokens: int = 64,
     logprobs: bool = False,
     shown: Shown | None = None,
+    of_kimi: bool = False,
 ) -> dict[str, Any]:
     """What becomes of each of `rounds` batches of the same prompts."""
     from vllm import LLM, SamplingParams
@@ -74,7 +76,8 @@ def run(
         params = SamplingParams(
             temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False, logprobs=0 if logprobs else None
         )
-        batch = with_pictures([(ids, []) for ids in prompts(vocab_size)] if shown is None else shown)
+        given = [(ids, []) for ids in prompts(vocab_size)] if shown is None else shown
+        batch = with_pictures(given, of_kimi)
         outputs = [engine.generate(batch, params, use_tqdm=False) for _ in range(rounds)]
         found = {"tokens": [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]}
         found["cached"] = [[entry.num_cached_tokens or 0 for entry in made] for made in outputs]

@@ -112,7 +112,8 @@ class ATOMMoEForCausalLM(ATOMModelBase):
     """Mixtures of experts."""
 
 
-def _our_class(architecture: str) -> type[ATOMModelBase]:
+def our_class(architecture: str) -> type[ATOMModelBase]:
+    """What an architecture is made by where ours can serve."""
     if architecture in pictures.ARCHITECTURES:
         from atom_vllm.models.seeing import ATOMForConditionalGeneration
 
@@ -124,7 +125,7 @@ def _our_class(architecture: str) -> type[ATOMModelBase]:
 def _make_class(architecture: str) -> type:
     module, name = compat.own_class(architecture) or ("", "")
     own: Any = getattr(importlib.import_module(module), name)
-    ours = _our_class(architecture)
+    ours = our_class(architecture)
 
     def choose(cls: Any, *, vllm_config: Any, prefix: str = "", **keywords: Any) -> Any:
         reason = features.why_not_ours(vllm_config)
