@@ -4,9 +4,11 @@ usage: generate.py JOBS OUTPUT
 
 JOBS is a JSON file with a list of {"model": folder, "llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n,
 "logprobs": false, "shown": [[ids, [[seed, height, width], ...]], ...], "of_kimi": false}. The last two are prompts with
-pictures, in the place of those that this file makes, and whether they are given as Kimi's models want them. For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of
-these tokens likewise where they were asked for, or {"error": text}; and "cached": how many tokens of each prompt were
-found in the cache. Marks around jobs are written to the log, so that what vLLM said of each can be told apart.
+pictures, in the place of those that this file makes, and whether they are given as Kimi's models want them.
+
+For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of these tokens likewise where they were
+asked for, and how many tokens of the prompt were "cached"; or {"error": text}. Marks around jobs are written to the
+log, so that what vLLM said of each can be told apart.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ def test_kimi_sees_what_our_own_engine_does(run_jobs, tiny) -> None:
     shown = [([{START: 3, IMAGE: 0, END: 4}.get(token, token) for token in ids], pictures) for ids, pictures in SHOWN]
     job = JOB | {"model": folder, "shown": shown, "of_kimi": True, "rounds": 2}
     llm = LLM | {"max_model_len": 256}
-    [whole] = run_jobs([job | {"llm": llm}], IN_PROCESS)
-    [chunks] = run_jobs([job | {"llm": llm | CHUNKS}], IN_PROCESS | {"ATOM_VLLM_COMPILE": "1"})
+    whole, chunks = run_jobs([job | {"llm": llm}, job | {"llm": llm | CHUNKS}], IN_PROCESS)
     assert whole.tokens == chunks.tokens == [own_tokens(folder, shown)] * 2, (whole.log[-4000:], chunks.log[-4000:])
     assert f"Register model KimiK25ForConditionalGeneration {OURS}" in whole.log
     assert whole.cached == [[0, 0, 0, 0], [32, 16, 64, 0]]
