@@ -127,7 +127,7 @@ class MultiModalRegistry:
 
     @staticmethod
     def supports_multimodal_inputs(model_config: Any) -> bool:
-        return not getattr(model_config, "has_text_alone", False)
+        return True
 
 
 @dataclass

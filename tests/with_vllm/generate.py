@@ -81,7 +81,7 @@ def run(
         given = [(ids, []) for ids in prompts(vocab_size)] if shown is None else shown
         batch = with_pictures(given, of_kimi)
         outputs = [engine.generate(batch, params, use_tqdm=False) for _ in range(rounds)]
-        found = {"tokens": [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]}
+        found: dict[str, Any] = {"tokens": [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]}
         found["cached"] = [[entry.num_cached_tokens or 0 for entry in made] for made in outputs]
         if logprobs:
             found["logprobs"] = [[logprobs_of(entry.outputs[0]) for entry in made] for made in outputs]

@@ -122,9 +122,9 @@ def test_chunks_of_videos_of_kimi_are_seen_at_once_as_by_transformers(in_vllm, t
 def test_a_model_of_texts_alone_has_no_tower_and_takes_one_position_a_token(
     in_vllm, seeing_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from atom_vllm.models import seeing
+    from atom_vllm import compat
 
-    monkeypatch.setattr(seeing, "sees", lambda model: False)
+    monkeypatch.setattr(compat, "takes_pictures", lambda model_config: False)
     model = in_vllm(seeing_folder)
     assert model.model.vision is None
     positions, delta = model.get_mrope_input_positions([5, 6, 7], [])

@@ -26,10 +26,3 @@ def why_pictures_are_left(model: Any) -> str | None:
         "the tower is asked for by itself": bool(getattr(asked, "mm_encoder_only", False)),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def sees(model: Any) -> bool:
-    """Whether prompts may hold pictures: not where the user lets each have none."""
-    from vllm.multimodal import MULTIMODAL_REGISTRY
-
-    return MULTIMODAL_REGISTRY.supports_multimodal_inputs(model)

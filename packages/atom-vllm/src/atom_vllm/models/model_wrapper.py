@@ -135,7 +135,12 @@ def _make_class(architecture: str) -> type:
         logger.info("Register model %s to vLLM with %s:%s", architecture, ours.__module__, ours.__name__)
         return ours(vllm_config=vllm_config, prefix=prefix)
 
-    members = {"__module__": __name__, "__doc__": f"`{name}` or ours, whichever can serve.", "__new__": choose}
+    members: dict[str, Any] = {
+        "__module__": __name__,
+        "__doc__": f"`{name}` or ours, whichever can serve.",
+        "__new__": choose,
+        "supports_mm_device_do_normalize": False,  # our towers take the pixels that vLLM's processors have normed
+    }
     return type(wrapper_name(architecture), (own,), members)
 
 

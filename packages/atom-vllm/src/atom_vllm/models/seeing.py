@@ -15,9 +15,9 @@ import torch
 from vllm.model_executor.models.interfaces import SupportsMRoPE, SupportsMultiModal
 
 from atom_models.vision.positions import threefold_positions
+from atom_vllm import compat
 from atom_vllm.models.added_rows import AddedRows
 from atom_vllm.models.model_wrapper import ATOMModelBase
-from atom_vllm.pictures import sees
 
 # What vLLM's processors call (time, rows, columns) of pictures' patches -> and the patches.
 _PATCHES = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
@@ -32,7 +32,7 @@ class ATOMForConditionalGeneration(ATOMModelBase, SupportsMultiModal, SupportsMR
 
     @staticmethod
     def is_text_alone(vllm_config: Any) -> bool:
-        return not sees(vllm_config.model_config)
+        return not compat.takes_pictures(vllm_config.model_config)
 
     def embed_multimodal(self, **inputs: torch.Tensor) -> list[torch.Tensor]:
         """Features ``[tokens, width of the tower]`` of each picture and video, in the order of `inputs`."""
