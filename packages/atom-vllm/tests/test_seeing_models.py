@@ -79,7 +79,7 @@ def test_features_stand_in_marked_rows_and_wait_for_the_first_layers_until_the_n
 
 
 def test_tokens_of_pictures_and_of_each_part_of_a_video_get_places(qwen: Any) -> None:
-    """Of a video that vLLM gives two pictures with texts between them; transformers counts so as well."""
+    """A video stands as two pictures with texts between them."""
     spec = qwen.model.vision_spec
     image, video = spec.image_token_id, spec.video.token_id
     tokens = [TEXT, *[video] * 6, TEXT, TEXT, *[video] * 6, TEXT, *[image] * 15, TEXT]
