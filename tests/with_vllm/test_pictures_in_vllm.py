@@ -61,7 +61,7 @@ def test_our_own_engine_says_the_same(seeing: Path, stock: Outcome) -> None:
     assert [own_tokens(seeing, SHOWN)] == stock.tokens
 
 
-def test_kimi_sees_what_our_own_engine_does(run_jobs, tiny) -> None:
+def test_kimi_sees_what_our_own_engine_does(run_jobs, tiny, vllm_release) -> None:
     """Stock vLLM has kernels for latents of published sizes alone, where it has any for CPUs.
 
     Its 0.32 cannot start an engine in a process that has prepared pictures for Kimi, so each has one of its own.
@@ -74,7 +74,9 @@ def test_kimi_sees_what_our_own_engine_does(run_jobs, tiny) -> None:
     whole, chunks = run_jobs([job | {"llm": llm}, job | {"llm": llm | CHUNKS}])
     assert whole.tokens == chunks.tokens == [own_tokens(folder, shown)] * 2, (whole.log[-4000:], chunks.log[-4000:])
     assert f"Register model KimiK25ForConditionalGeneration {OURS}" in whole.log
-    assert whole.cached == [[0, 0, 0, 0], [32, 32, 64, 0]]
+    # From then on vLLM has latents on CPUs, with neither prefix caching nor chunks.
+    found_again = [32, 32, 64, 0] if vllm_release < (0, 29) else [0, 0, 0, 0]
+    assert whole.cached == [[0, 0, 0, 0], found_again]
 
 
 def _add_chunks(folder: Path) -> None:
