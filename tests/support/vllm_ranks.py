@@ -36,7 +36,8 @@ def config_of(folder: Path, size: int, context_size: int = 1) -> Any:
     method = None if given is None else given["quant_method"]
     return SimpleNamespace(
         model_config=SimpleNamespace(
-            model=str(folder), dtype=torch.float32, hf_config=hf_config, max_model_len=64, quantization=method
+            model=str(folder), dtype=torch.float32, hf_config=hf_config, max_model_len=64, quantization=method,
+            uses_mrope=False,
         ),
         cache_config=SimpleNamespace(
             block_size=BLOCK_SIZE, cache_dtype="auto", num_gpu_blocks=NUM_BLOCKS, enable_prefix_caching=False,
@@ -56,10 +57,10 @@ def config_of(folder: Path, size: int, context_size: int = 1) -> Any:
 
 def model_in_vllm(folder: Path, size: int, context_size: int = 1, num_blocks: int = NUM_BLOCKS) -> tuple[Any, Any]:
     """A rank's model, for the groups that its thread has, and its layers with a cache."""
-    from atom_vllm.models.model_wrapper import ATOMModelBase
+    from atom_vllm.models.model_wrapper import our_class
 
     config = config_of(folder, size, context_size)
-    model = ATOMModelBase(vllm_config=config)
+    model = our_class(config.model_config.hf_config.architectures[0])(vllm_config=config)
     model.load_weights(load_file(folder / "model.safetensors").items())
     layers = config.compilation_config.static_forward_context
     for layer in layers.values():

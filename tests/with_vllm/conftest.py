@@ -30,11 +30,15 @@ Tokens = list[list[int]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: tokens by round, and how likely each was, or an error; and what was logged meanwhile."""
+    """What became of a job: tokens by round, how likely each was, and cached tokens of prompts; and what was logged.
+
+    Or an error.
+    """
 
     log: str
     tokens: list[Tokens] | None = None
     logprobs: list[list[list[float]]] | None = None
+    cached: list[list[int]] | None = None
     error: str | None = None
 
 
@@ -163,7 +167,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             size: dict[str, int] = {"head_dim": 32}
             if family == "qwen2":
                 size = {"hidden_size": 192}  # its heads share the hidden size
-            elif family.startswith(("deepseek", "glm4_moe_lite")):
+            elif family.startswith(("deepseek", "glm4_moe_lite", "kimi")):
                 size = {}  # latents: no head has a size of its own
             made[family] = make_tiny(family, tmp_path_factory.mktemp("tiny") / family, **size)
         return made[family]

@@ -3,9 +3,12 @@
 usage: generate.py JOBS OUTPUT
 
 JOBS is a JSON file with a list of {"model": folder, "llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n,
-"logprobs": false}. For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of these tokens
-likewise where they were asked for, or {"error": text}. Marks around jobs are written to the log, so that what vLLM said
-of each can be told apart.
+"logprobs": false, "shown": [[ids, [[seed, height, width], ...]], ...], "of_kimi": false}. The last two are prompts with
+pictures, in the place of those that this file makes, and whether they are given as Kimi's models want them.
+
+For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of these tokens likewise where they were
+asked for, and how many tokens of the prompt were "cached"; or {"error": text}. Marks around jobs are written to the
+log, so that what vLLM said of each can be told apart.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ from pathlib import Path
 from typing import Any
 
 MARK = "==== job"
-DEFAULTS = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 16, "enforce_eager": True, "seed": 0}
+DEFAULTS = {
+    "dtype": "float32",
+    "max_model_len": 512,
+    "max_num_seqs": 16,
+    "enforce_eager": True,
+    "seed": 0,
+    "skip_tokenizer_init": True,
+}
+
+# Tokens, and (seed, height, width) of the pictures that they show.
+Shown = list[tuple[list[int], list[tuple[int, int, int]]]]
 
 
 def prompts(vocab_size: int, longest: int = 200) -> list[list[int]]:
@@ -30,22 +43,46 @@ def prompts(vocab_size: int, longest: int = 200) -> list[list[int]]:
     return [*made, made[-1] + [5, 6, 7]]
 
 
+def with_pictures(shown: Shown, of_kimi: bool) -> list[dict[str, Any]]:
+    """Prompts as vLLM takes them."""
+    import numpy as np
+    from PIL import Image
+
+    def draw(seed: int, *size: int) -> Any:
+        return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8))
+
+    made: list[dict[str, Any]] = []
+    for ids, pictures in shown:
+        drawn = [draw(*one) for one in pictures]
+        data = {"vision_chunk": [{"type": "image", "image": one} for one in drawn]} if of_kimi else {"image": drawn}
+        made.append({"prompt_token_ids": ids} | ({"multi_modal_data": data} if drawn else {}))
+    return made
+
+
 def run(
-    model: str, llm: dict[str, Any], rounds: int = 1, num_tokens: int = 64, logprobs: bool = False
+    model: str,
+    llm: dict[str, Any],
+    rounds: int = 1,
+    num_tokens: int = 64,
+    logprobs: bool = False,
+    shown: Shown | None = None,
+    of_kimi: bool = False,
 ) -> dict[str, Any]:
     """What becomes of each of `rounds` batches of the same prompts."""
     from vllm import LLM, SamplingParams
 
     engine = None
     try:
-        engine = LLM(model=model, skip_tokenizer_init=True, **(DEFAULTS | llm))
+        engine = LLM(model=model, **(DEFAULTS | llm))
         vocab_size = min(engine.llm_engine.model_config.get_vocab_size(), 300)
         params = SamplingParams(
             temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False, logprobs=0 if logprobs else None
         )
-        batch = [{"prompt_token_ids": ids} for ids in prompts(vocab_size)]
+        given = [(ids, []) for ids in prompts(vocab_size)] if shown is None else shown
+        batch = with_pictures(given, of_kimi)
         outputs = [engine.generate(batch, params, use_tqdm=False) for _ in range(rounds)]
-        found = {"tokens": [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]}
+        found: dict[str, Any] = {"tokens": [[list(entry.outputs[0].token_ids) for entry in made] for made in outputs]}
+        found["cached"] = [[entry.num_cached_tokens or 0 for entry in made] for made in outputs]
         if logprobs:
             found["logprobs"] = [[logprobs_of(entry.outputs[0]) for entry in made] for made in outputs]
         return found

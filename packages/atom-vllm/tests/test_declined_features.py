@@ -14,6 +14,7 @@ from atom_kernels.native import native_unavailable
 from atom_models import supported_architectures
 from atom_models.architectures.registry import has_sparse_attention, keeps_states
 from atom_vllm.features import why_not_ours
+from atom_vllm.pictures import ARCHITECTURES as SEEING
 from quantized_checkpoints import PUBLISHED
 
 
@@ -148,9 +149,44 @@ def test_the_guide_names_every_family_that_is_left_to_vllm() -> None:
     left = [
         name
         for name in supported_architectures()
-        if keeps_states(name) or has_sparse_attention(name) or name.endswith("ForConditionalGeneration")
+        if keeps_states(name)
+        or has_sparse_attention(name)
+        or (name.endswith("ForConditionalGeneration") and name not in SEEING)
     ]
     assert sorted(families_that_the_guide_leaves_to_vllm()) == sorted(left)
+
+
+def seeing(architecture: str, **asked: Any) -> Any:
+    usual = {
+        "enable_mm_embeds": False,
+        "video_pruning_rate": None,
+        "mm_encoder_tp_mode": "weights",
+        "mm_encoder_only": False,
+    }
+    return config(
+        architecture,
+        model_config__use_mla=architecture.startswith("Kimi"),
+        model_config__is_multimodal_model=True,
+        model_config__multimodal_config=SimpleNamespace(**usual | asked),
+    )
+
+
+@pytest.mark.parametrize("architecture", SEEING)
+def test_models_whose_text_and_tower_are_ours_see(architecture: str) -> None:
+    assert why_not_ours(seeing(architecture)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"enable_mm_embeds": True}, "pictures may be given as embeddings"),
+        ({"video_pruning_rate": 0.5}, "tokens of videos are to be left out"),
+        ({"mm_encoder_tp_mode": "data"}, "ranks are to share pictures out"),
+        ({"mm_encoder_only": True}, "the tower is asked for by itself"),
+    ],
+)
+def test_ways_to_give_pictures_that_ours_lacks_are_vllms_own(asked: dict[str, Any], reason: str) -> None:
+    assert why_not_ours(seeing("Qwen3VLForConditionalGeneration", **asked)) == reason
 
 
 def test_latent_attention_is_ours_unless_our_kernels_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

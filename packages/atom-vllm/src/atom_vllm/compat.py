@@ -103,6 +103,15 @@ def safetensors_headers(model_config: Any) -> dict[str, tuple[str, list[int]]]:
     return {name: (entry["dtype"], entry["shape"]) for name, entry in found.items()}
 
 
+def takes_pictures(model_config: Any) -> bool:
+    """Whether prompts may hold more than text: not where the user lets each have none of any kind."""
+    if hasattr(type(model_config), "supports_multimodal_inputs"):
+        return model_config.supports_multimodal_inputs
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    return MULTIMODAL_REGISTRY.supports_multimodal_inputs(model_config)
+
+
 def encode_layer_name(name: str) -> Any:
     """A layer's name as vLLM's operators take it: an object where this torch has those in schemas."""
     from vllm.utils import torch_utils

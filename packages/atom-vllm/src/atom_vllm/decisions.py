@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from atom_models.architectures.registry import has_experts
 from atom_vllm import compat, features, platform
 from atom_vllm.models.architectures import overridden
+from atom_vllm.models.model_wrapper import our_class
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Decision:
     @property
     def model(self) -> str:
         """The wrapper of ours that runs it."""
-        kind = "ATOMMoEForCausalLM" if has_experts(self.architecture) else "ATOMForCausalLM"
-        return f"atom_vllm.models.model_wrapper:{kind}"
+        ours = our_class(self.architecture)
+        return f"{ours.__module__}:{ours.__name__}"
 
 
 def decide(vllm_config: Any) -> Decision:

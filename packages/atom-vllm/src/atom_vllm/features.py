@@ -6,6 +6,7 @@ from typing import Any
 
 from atom_vllm import settings
 from atom_vllm.mixers.cache_dtypes import DENSE_CACHES, FLOAT8_CACHES
+from atom_vllm.pictures import why_pictures_are_left
 from atom_vllm.speculation import why_not_a_target
 from atom_vllm.stored_weights import why_quantization_is_left
 
@@ -22,7 +23,6 @@ def why_not_ours(vllm_config: Any) -> str | None:
         "expert parallelism is asked for": parallel.enable_expert_parallel,
         "data parallelism is asked for": parallel.data_parallel_size > 1,
         "pooling is asked for": model.runner_type == "pooling" or model.convert_type != "none",
-        "inputs other than text are asked for": bool(model.is_multimodal_model),
         f"a cache of {cache_dtype} is asked for": cache_dtype not in DENSE_CACHES + FLOAT8_CACHES,
         "prompt embeddings are asked for": bool(getattr(model, "enable_prompt_embeds", False)),
         "weights are put to sleep": bool(getattr(model, "enable_sleep_mode", False)),
@@ -44,6 +44,8 @@ def why_not_ours(vllm_config: Any) -> str | None:
         return f"{architecture} keeps states of requests, which only vLLM's own layers hold in its cache"
     if registry.has_sparse_attention(architecture):
         return f"{architecture} has sparse attention, whose index keys only vLLM's own layers hold in its cache"
+    if (pictures := why_pictures_are_left(model)) is not None:
+        return pictures
     try:
         registry.check_architecture(architecture)
     except registry.UnsupportedArchitectureError as error:

@@ -35,7 +35,8 @@ def why_quantization_is_left(vllm_config: Any) -> str | None:
         return f"vLLM has a loader of its own for {model.quantization}"
     if getattr(model, "quantization_config", None) is not None:
         return f"a quantization beside that of the checkpoint ({model.quantization}) is asked for"
-    return _why_not_read(given, model.dtype, expert=_name_of_an_expert(model.hf_config))
+    text_config = getattr(model, "hf_text_config", model.hf_config)
+    return _why_not_read(given, model.dtype, expert=_name_of_an_expert(text_config))
 
 
 def headers_of(vllm_config: Any) -> Headers | None:

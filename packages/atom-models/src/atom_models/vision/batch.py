@@ -23,11 +23,13 @@ class PictureBatch:
         grids: (rows, columns) of patches of each picture.
         merge_size: patches on each side of a square that becomes one token.
         device: where tensors are made.
+        frames: how many frames each picture has that are seen at once, and become the tokens of one; empty is one each.
     """
 
     grids: tuple[tuple[int, int], ...]
     merge_size: int
     device: torch.device
+    frames: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, pictures: Sequence[torch.Tensor], spec: VisionSpec, device: torch.device) -> PictureBatch:
@@ -53,17 +55,21 @@ class PictureBatch:
     @property
     def lengths(self) -> list[int]:
         """Patches of each picture."""
-        return [rows * columns for rows, columns in self.grids]
+        areas = [rows * columns for rows, columns in self.grids]
+        return [area * count for area, count in zip(areas, self.frames, strict=True)] if self.frames else areas
 
     @property
     def num_tokens(self) -> list[int]:
         """Tokens of each picture."""
-        return [length // self.merge_size**2 for length in self.lengths]
+        return [rows * columns // self.merge_size**2 for rows, columns in self.grids]
 
     @cached_property
     def rows_and_columns(self) -> torch.Tensor:
         """int64 ``[T, 2]``: the row and the column of each patch in its picture."""
-        return torch.cat([self._in_squares(*grid) for grid in self.grids])
+        counts = self.frames or (1,) * len(self.grids)
+        return torch.cat(
+            [self._in_squares(*grid).repeat(count, 1) for grid, count in zip(self.grids, counts, strict=True)]
+        )
 
     def sizes(self, axis: int) -> torch.Tensor:
         """int64 ``[T]``: how many rows (axis 0) or columns (1) the picture of each patch has."""
@@ -91,6 +97,12 @@ class PictureBatch:
     def by_tokens(self, x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
         """Rows of patches ``[T, n]``, token by token in another order."""
         return x.view(len(order), -1)[order].view(x.shape)
+
+    def by_frames(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Rows of patches ``[T, n]`` -> ``[frames, patches of one, n]`` of each picture."""
+        counts = self.frames or (1,) * len(self.grids)
+        parts = zip(x.split(self.lengths), counts, strict=True)
+        return [part.unflatten(0, (count, -1)) for part, count in parts]
 
     def _in_squares(self, rows: int, columns: int) -> torch.Tensor:
         side = self.merge_size

@@ -28,7 +28,7 @@ def cut(picture: torch.Tensor, spec: VisionSpec) -> torch.Tensor:
 
 class PatchEmbedding(WeightedLayer):
     """``forward(pictures) -> [patches of all, hidden_size]``; the pictures are uint8 ``[height, width, 3]``, or of a
-    video ``[frames, height, width, 3]``.
+    video ``[frames, height, width, 3]``; or all of them are one tensor of patches, as `prepared` gives it.
 
     Checkpoints have a convolution whose strides are its kernel's sizes: that is a product over patches. Where it is one
     over frames of a video, a picture is a video that stands still, so its patches are repeated for each frame.
@@ -61,8 +61,9 @@ class PatchEmbedding(WeightedLayer):
         self._problem = FusedLinearProblem(in_features, hidden_size, context.dtype, bias)
         self._apply: Callable[..., Any] = not_loaded(prefix)
 
-    def forward(self, pictures: Sequence[torch.Tensor]) -> torch.Tensor:
-        return self._apply(self.prepared(pictures).to(self._context.dtype).flatten(1))
+    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor) -> torch.Tensor:
+        patches = pictures if isinstance(pictures, torch.Tensor) else self.prepared(pictures)
+        return self._apply(patches.to(self._context.dtype).flatten(1))
 
     def prepared(self, pictures: Sequence[torch.Tensor]) -> torch.Tensor:
         """float32 ``[patches of all, 3, frames, patch_size ** 2]``: what processors call pixel values."""

@@ -89,8 +89,26 @@ class VisionTower(nn.Module):
             features = self([picture.to(self._device) for picture in pictures], batch)
         return list(features.split(batch.num_tokens))
 
-    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
-        """``[tokens of all pictures, width]``."""
+    def encode_patches(self, patches: torch.Tensor, grids: Sequence[tuple[int, int, int]]) -> list[torch.Tensor]:
+        """As `encode`, of pictures that another engine's processor has cut and normed.
+
+        Args:
+            patches: those of all pictures, ``[T, ...]``, colors before frames, see `PictureBatch` for their order.
+            grids: (frames that are seen at once, rows, columns) of patches of each picture.
+
+        Raises:
+            ValueError: there is another number of patches than `grids` says.
+        """
+        frames, sides = tuple(count for count, *_ in grids), tuple((rows, columns) for _, rows, columns in grids)
+        batch = PictureBatch(sides, self.spec.merge_size, self._device, frames)
+        if len(patches) != sum(batch.lengths):
+            raise ValueError(f"there are {len(patches)} patches, and pictures of {sum(batch.lengths)}")
+        with torch.inference_mode():
+            features = self(patches.to(self._device), batch)
+        return list(features.split(batch.num_tokens))
+
+    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
+        """``[tokens of all pictures, width]``; pictures as `PatchEmbedding` takes them."""
         raise NotImplementedError
 
 

@@ -17,6 +17,7 @@ from atom_kernels.mixers import MixerPlan, MixerProblem
 from atom_models import BuildContext, mixer_layers
 from atom_vllm import compat
 from atom_vllm.mixers.kernels import AtomKernels
+from atom_vllm.models.compiled import is_compiled
 
 
 class VllmHost:
@@ -79,8 +80,13 @@ class VllmHost:
 
 def mixer_host_factory(vllm_config: Any) -> Callable[[Any, str, BuildContext], VllmHost]:
     """`BuildContext.mixer_host` inside of vLLM."""
-    # Connectors save and load caches in vLLM's operator, and some graphs break at it.
-    may_be_direct = vllm_config.kv_transfer_config is None and not compat.breaks_graphs_at_attention()
+    # Connectors save and load caches in vLLM's operator, and some graphs break at it. In traced models it has a place
+    # for positions, and none for the angles of three of them.
+    may_be_direct = (
+        vllm_config.kv_transfer_config is None
+        and not compat.breaks_graphs_at_attention()
+        and not (vllm_config.model_config.uses_mrope and is_compiled(vllm_config))
+    )
 
     # The operator's name decides, since each kind of layer has a class of its own in vLLM.
     hosts = {

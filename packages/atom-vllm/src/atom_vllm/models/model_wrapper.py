@@ -23,7 +23,7 @@ from atom_models.groups import Groups
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.quantization import choose_quantization
 from atom_models.weights import check_headers, choose_names
-from atom_vllm import compat, features
+from atom_vllm import compat, features, pictures
 from atom_vllm.engine_settings import checkpoint_of, translate
 from atom_vllm.mixers.mixer_host import connect_layers, mixer_host_factory
 from atom_vllm.models import load_order
@@ -59,7 +59,7 @@ class ATOMModelBase(nn.Module):
             mixer_host=mixer_host_factory(vllm_config),
             block_size=self.settings.block_size * groups.context.size,  # vLLM counts what a rank keeps
             max_model_len=self.settings.max_model_len,
-            language_model_only=True,  # what takes more than text stays vLLM's
+            language_model_only=self.is_text_alone(vllm_config),
         )
         self.model: Any = build_model(self._checkpoint, context)
         self._vocabulary = SharedVocabulary(context.collectives, self.model.config.vocab_size)
@@ -71,6 +71,11 @@ class ATOMModelBase(nn.Module):
         if vllm_config.load_config.load_format == "dummy":
             load_dummy_weights(self.model, self._checkpoint, device=vllm_config.device_config.device)
             load_order.mark(vllm_config)
+
+    @staticmethod
+    def is_text_alone(vllm_config: Any) -> bool:
+        """Whether no prompt has pictures: then no tower is built."""
+        return True
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.model.embed_input_ids(input_ids)
@@ -107,21 +112,35 @@ class ATOMMoEForCausalLM(ATOMModelBase):
     """Mixtures of experts."""
 
 
+def our_class(architecture: str) -> type[ATOMModelBase]:
+    """What an architecture is made by where ours can serve."""
+    if architecture in pictures.ARCHITECTURES:
+        from atom_vllm.models.seeing import ATOMForConditionalGeneration
+
+        return ATOMForConditionalGeneration
+    return ATOMMoEForCausalLM if has_experts(architecture) else ATOMForCausalLM
+
+
 @functools.cache
 def _make_class(architecture: str) -> type:
     module, name = compat.own_class(architecture) or ("", "")
     own: Any = getattr(importlib.import_module(module), name)
-    ours = ATOMMoEForCausalLM if has_experts(architecture) else ATOMForCausalLM
+    ours = our_class(architecture)
 
     def choose(cls: Any, *, vllm_config: Any, prefix: str = "", **keywords: Any) -> Any:
         reason = features.why_not_ours(vllm_config)
         if reason is not None:
             logger.info("atom-vllm: %s is vLLM's own, because %s", architecture, reason)
             return own.__new__(cls)
-        logger.info("Register model %s to vLLM with %s:%s", architecture, __name__, ours.__name__)
+        logger.info("Register model %s to vLLM with %s:%s", architecture, ours.__module__, ours.__name__)
         return ours(vllm_config=vllm_config, prefix=prefix)
 
-    members = {"__module__": __name__, "__doc__": f"`{name}` or ours, whichever can serve.", "__new__": choose}
+    members: dict[str, Any] = {
+        "__module__": __name__,
+        "__doc__": f"`{name}` or ours, whichever can serve.",
+        "__new__": choose,
+        "supports_mm_device_do_normalize": False,  # our towers take the pixels that vLLM's processors have normed
+    }
     return type(wrapper_name(architecture), (own,), members)
 
 

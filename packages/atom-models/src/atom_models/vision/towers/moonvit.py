@@ -58,7 +58,8 @@ class MoonViTConfig(VisionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mm_hidden_size not in (None, self.hidden_size):
+        # Readers of the publisher's config put the size of the text in its place.
+        if self.mm_hidden_size not in (None, self.hidden_size, self.out_hidden_size):
             raise ValueError(
                 f"vision_config: mm_hidden_size is {self.mm_hidden_size}, and the tower gives {self.hidden_size}"
             )
@@ -136,14 +137,34 @@ class MoonViTTower(VisionTower):
         self.final_layernorm = LayerNorm(size, _EPS, context, prefix=f"{encoder}.final_layernorm")
         self.projector = KimiProjector(config, context, prefix=PROJECTOR)
 
-    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
+    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
         config = self.config
         turned = angles_in_turn(batch, config.head_size, config.rope_theta)
         runs = attend_within(self.plan, batch.lengths, turned, interleaved=True)
-        residual = Residual(self.patch_embed(pictures) + self.pos_emb(batch))
+        embedded = self.patch_embed(pictures) + self.pos_emb(batch)
+        if batch.frames:
+            embedded += torch.cat([at_times(frames) for frames in batch.by_frames(embedded)])
+        residual = Residual(embedded)
         for block in self.blocks:
             residual = block(residual, runs)
-        return self.projector(self.final_layernorm(residual))
+        normed = self.final_layernorm(residual)
+        if batch.frames:
+            normed = torch.cat([frames.mean(0) for frames in batch.by_frames(normed)])
+        return self.projector(normed)
+
+
+def at_times(frames: torch.Tensor) -> torch.Tensor:
+    """What the patches of ``[frames, patches of one, size]`` have of the times of their frames: ``[T, size]``.
+
+    Sines and cosines of the frame's number; a picture by itself has none.
+    """
+    count, _, size = frames.shape
+    if count == 1:
+        return torch.zeros_like(frames[0])
+    steps = 10_000.0 ** -(torch.arange(size // 2, device=frames.device, dtype=torch.float32) / (size // 2))
+    turned = torch.arange(count, device=frames.device).unsqueeze(1) * steps
+    table = torch.cat((turned.sin(), turned.cos()), dim=1).to(frames.dtype)
+    return table.unsqueeze(1).expand_as(frames).flatten(0, 1)
 
 
 def angles_in_turn(batch: PictureBatch, head_dim: int, theta: float) -> torch.Tensor:

@@ -107,7 +107,7 @@ class PixtralTower(VisionTower):
         )
         self.projector = Mistral3Projector(config, context, prefix=PROJECTOR)
 
-    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
+    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
         config = self.config
         turned = axial_angles(batch, config.head_size, config.rope_theta)
         runs = attend_within(self.plan, batch.lengths, turned)

@@ -101,7 +101,7 @@ class Qwen2_5VLVisionTower(VisionTower):
         )
         self.merger = Qwen2_5VLPatchMerger(config, context, prefix=f"{prefix}.merger")
 
-    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
+    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
         """All of it runs in the order of windows, so that each is a run of rows."""
         config, (order, window_lengths) = self.config, batch.windows(self.config.window_side)
         turned = batch.by_tokens(angles(batch, config.head_size, config.rope_theta), order)

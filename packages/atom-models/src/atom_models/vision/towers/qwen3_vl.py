@@ -159,7 +159,7 @@ class Qwen3VLVisionTower(VisionTower):
         )
         self.width *= 1 + len(config.deepstack_visual_indexes)
 
-    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
+    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
         config = self.config
         runs = attend_within(self.plan, batch.lengths, angles(batch, config.head_size, config.rope_theta))
         residual = Residual(self.patch_embed(pictures) + self.pos_embed(batch))
