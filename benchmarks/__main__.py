@@ -30,12 +30,14 @@ from benchmarks import (
     served,
     speculation,
     vllm_plugin,
+    watched,
 )
 
 COMMANDS = {
     "offline": offline,
     "overhead": overhead,
     "http": http_overhead,
+    "watched": watched,
     "served": served,
     "clients": clients,
     "pace": pace,

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     path = machine.model_path(options.model)
     inline = _open_inline(path, options)
     client = ClientProcess()
-    server = Server(path, _server_flags(options))
+    server = Server(path, server_flags(options))
     try:
         taken = [
             (endpoint, size, *_take(endpoint, size, inline, server, client, options=options))
@@ -139,7 +139,8 @@ def _open_inline(path: Path, options: argparse.Namespace) -> SideProcess:
     )
 
 
-def _server_flags(options: argparse.Namespace) -> list[str]:
+def server_flags(options: argparse.Namespace) -> list[str]:
+    """Those of `atom serve` for as many streams, of as many tokens, as `options` ask for."""
     flags = f"--dtype {options.dtype} --num-threads {options.threads}"
     return [
         *flags.split(),

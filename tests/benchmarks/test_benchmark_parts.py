@@ -216,6 +216,24 @@ def test_a_step_of_streams_ends_when_the_last_of_them_has_its_token():
         http_overhead.step_seconds(arrivals, warm_up=2, steps=2)
 
 
+def test_the_table_of_a_watched_server_has_what_watching_adds_and_what_counting_takes():
+    result = {
+        "batch_size": 16,
+        "sides": {"unwatched": {"median_ms": 100.0}, "watched": {"median_ms": 100.5}},
+        "added": {"median": 0.005, "lowest_turn": -0.01, "highest_turn": 0.02},
+        "added_cpu_ms": {"server": 0.25, "engine": 0.05},
+        "counting_us": {"server": 30.0, "engine": 10.0},
+        "counting_share": 0.0004,
+    }
+    document = make_document(benchmark="watched", results=[result])
+    document["settings"]["watch"] = ["log", "metrics"]
+    table = tables.watched_table(document)
+    assert "0.5% (-1.0% - 2.0%)" in table
+    assert "0.25 ms in the server, 0.05 ms in the engine" in table
+    assert "40 us, 0.04%" in table
+    assert "Watched: log, metrics." in table
+
+
 def test_the_busy_table_sets_two_threads_beside_one():
     def sides(one, two, spinning):
         names = ("one thread", "two threads", "two threads that always spin")

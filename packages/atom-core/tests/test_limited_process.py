@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 
 import pytest
 
@@ -80,4 +81,15 @@ def test_a_question_that_a_stopped_process_does_not_even_read_is_waited_for_no_l
     os.kill(processes.idle[0]._process.pid, 19)
     with pytest.raises(UnansweredError, match=r"did not answer within 0\.1 s"):
         processes.ask(bytes(4 << 20), clock_seconds=0.1)
+    assert processes.ask(b"reverse ab") == b"ba"
+
+
+def test_a_process_that_finds_no_descriptors_says_nothing_against_the_question(processes):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(UnansweredError, match=r"could not be started \(Too many open files\): try again later"):
+            processes.ask(b"reverse ab")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert processes.ask(b"reverse ab") == b"ba"

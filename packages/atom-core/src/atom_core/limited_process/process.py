@@ -33,16 +33,22 @@ class LimitedProcess:
 
     Attributes:
         is_last: whether it ends with the answer that it gave.
+
+    Raises:
+        UnansweredError: it cannot be started, such as where no descriptor is left for its pipes.
     """
 
     def __init__(self, module: str, limits: Limits) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, limits.on_command_line()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what libraries print of a client's data
-            env=settings.child_environment(1),
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, limits.on_command_line()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # what libraries print of a client's data
+                env=settings.child_environment(1),
+            )
+        except OSError as error:
+            raise UnansweredError(f"could not be started ({error.strerror}): try again later") from None
         self._limits = limits
         self._questions = cast("IO[bytes]", self._process.stdin)
         self._answers = cast("IO[bytes]", self._process.stdout)
