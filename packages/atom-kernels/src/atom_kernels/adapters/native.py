@@ -20,7 +20,7 @@ _FUNCTIONS = {
     (torch.bfloat16, torch.bfloat16): "add_low_rank_bf16_bf16",
     (torch.bfloat16, torch.float32): "add_low_rank_bf16_f32",
 }
-_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "ppplllppppllll")
+_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "ppplllpppllll")
 
 
 def _supports(problem: LowRankProblem, platform: Any) -> str | None:
@@ -28,7 +28,7 @@ def _supports(problem: LowRankProblem, platform: Any) -> str | None:
 
 
 def _bind(problem: LowRankProblem, weights: Any) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
-    library, dtype, rows = load_native("low_rank", _SIGNATURES), problem.dtype, problem.num_rows_of_a
+    library, dtype = load_native("low_rank", _SIGNATURES), problem.dtype
     functions = {y: getattr(library, name) for (x, y), name in _FUNCTIONS.items() if x is dtype}
     a, b = weights["a"].contiguous(), weights["b"].contiguous()
     ends = torch.tensor([last for _, last in problem.bounds])
@@ -44,13 +44,8 @@ def _bind(problem: LowRankProblem, weights: Any) -> Callable[[torch.Tensor, torc
             problem.check_inputs(y, x)
         if x.stride(-1) != 1:
             x = x.contiguous()
-        num_tokens, y_stride, x_stride = len(x), y.stride(0), x.stride(0)
-        inner = torch.empty(num_tokens * rows, dtype=torch.float32)
-        y_pointer, x_pointer, places_pointer = y.data_ptr(), x.data_ptr(), places.data_ptr()
-        function = functions[y.dtype]
-        function(
-            y_pointer, x_pointer, places_pointer, num_tokens, y_stride, x_stride, inner.data_ptr(), *pointers, *c_sizes
-        )
+        where, strides = (y.data_ptr(), x.data_ptr(), places.data_ptr()), (y.stride(0), x.stride(0))
+        functions[y.dtype](*where, len(x), *strides, *pointers, *c_sizes)
 
     return run
 

@@ -1,78 +1,88 @@
-/* What low-rank adapters add to the outputs of a linear, for `atom_kernels.adapters`: float32 inside. */
+/* What low-rank adapters add to the outputs of a linear, for `atom_kernels.adapters`: float32 inside.
+ *
+ * A thread does both products of a token and a part, so that threads wait for each other once a call. Few streams alone
+ * do not keep the memory busy: rows are asked for before they are needed. */
 #include "vector.h"
 
-#define ROWS 8 /* of A, of a task */
-#define OUTPUTS 1024 /* of a task */
-#define PARALLEL_PRODUCTS 16384
+#define ROWS 8 /* of A at a time: as many sums as a multiplier has steps */
+#define RANKS 4 /* rows of B at a time */
+#define OUTPUTS 1024 /* of a run: their sums stay in the L1 */
+/* One core reads the matrices of fewer products sooner than a thread that sleeps wakes up. */
+#define PARALLEL_PRODUCTS 1048576
 
-/* Rows of B are added two at a time to the sums of a run of outputs, and those to y at the end. */
-#define DEFINE_PARTS(T)                                                                                            \
-    static float dot_##T(const T *a, const T *x, int64_t size) {                                                   \
-        vf sums[4] = {vf_set(0.0f), vf_set(0.0f), vf_set(0.0f), vf_set(0.0f)};                                     \
-        int64_t i = 0;                                                                                             \
-        for (; i + 4 * VL <= size; i += 4 * VL)                                                                    \
-            for (int j = 0; j < 4; j++) sums[j] += vf_load_##T(a + i + j * VL) * vf_load_##T(x + i + j * VL);      \
-        for (; i + VL <= size; i += VL) sums[0] += vf_load_##T(a + i) * vf_load_##T(x + i);                        \
-        float sum = vf_hsum((sums[0] + sums[1]) + (sums[2] + sums[3]));                                            \
-        for (; i < size; i++) sum += T##_to_float(a[i]) * T##_to_float(x[i]);                                      \
-        return sum;                                                                                                \
-    }                                                                                                              \
-                                                                                                                   \
-    static void expand_##T(const float *inner, const T *b, int64_t rank, int64_t stride, int64_t size,             \
-                           float *sums) {                                                                          \
-        memset(sums, 0, (size_t)size * sizeof *sums);                                                              \
-        for (int64_t r = 0; r < rank; r += 2) {                                                                    \
-            const T *one = b + r * stride, *other = r + 1 < rank ? one + stride : one;                             \
-            float of_one = inner[r], of_other = r + 1 < rank ? inner[r + 1] : 0.0f;                                \
-            int64_t i = 0;                                                                                         \
-            for (; i + VL <= size; i += VL)                                                                        \
-                vf_store(sums + i,                                                                                 \
-                         vf_load(sums + i) + of_one * vf_load_##T(one + i) + of_other * vf_load_##T(other + i));   \
-            for (; i < size; i++) sums[i] += of_one * T##_to_float(one[i]) + of_other * T##_to_float(other[i]);    \
+/* inner = A x, and y += B inner for `size` outputs. Rows of A past the last one repeat it. */
+#define DEFINE_SHRINK(T)                                                                                           \
+    static void shrink_##T(const T *a, const T *x, int64_t rank, int64_t inputs, float *inner) {                   \
+        for (int64_t first = 0; first < rank; first += ROWS) {                                                     \
+            int64_t count = rank - first < ROWS ? rank - first : ROWS, i = 0;                                      \
+            const T *rows[ROWS];                                                                                   \
+            vf sums[ROWS];                                                                                         \
+            for (int r = 0; r < ROWS; r++) {                                                                       \
+                rows[r] = a + (first + (r < count ? r : count - 1)) * inputs;                                      \
+                sums[r] = vf_set(0.0f);                                                                            \
+            }                                                                                                      \
+            for (; i + VL <= inputs; i += VL) {                                                                    \
+                vf of_x = vf_load_##T(x + i);                                                                      \
+                for (int r = 0; r < ROWS; r++) {                                                                   \
+                    __builtin_prefetch(rows[r] + i + ROWS * inputs);                                               \
+                    sums[r] += vf_load_##T(rows[r] + i) * of_x;                                                    \
+                }                                                                                                  \
+            }                                                                                                      \
+            for (int64_t r = 0; r < count; r++) {                                                                  \
+                float sum = vf_hsum(sums[r]);                                                                      \
+                for (int64_t j = i; j < inputs; j++) sum += T##_to_float(rows[r][j]) * T##_to_float(x[j]);         \
+                inner[first + r] = sum;                                                                            \
+            }                                                                                                      \
         }                                                                                                          \
     }
 
-/* a is [num_places][parts * rank][inputs], b is [num_places][rank][outputs], inner [tokens][parts * rank]. Part p has
- * the outputs up to ends[p]. */
+#define DEFINE_EXPAND(T, Y)                                                                                        \
+    static void expand_##T##_##Y(const float *inner, const T *b, int64_t rank, int64_t stride, int64_t size, Y *y) { \
+        float sums[OUTPUTS] = {0};                                                                                 \
+        int64_t i = 0, r = 0;                                                                                      \
+        for (; r + RANKS <= rank; r += RANKS) {                                                                    \
+            const T *rows = b + r * stride;                                                                        \
+            for (i = 0; i + VL <= size; i += VL) {                                                                 \
+                vf sum = vf_load(sums + i);                                                                        \
+                for (int k = 0; k < RANKS; k++) {                                                                  \
+                    __builtin_prefetch(rows + i + (k + RANKS) * stride);                                           \
+                    sum += inner[r + k] * vf_load_##T(rows + i + k * stride);                                      \
+                }                                                                                                  \
+                vf_store(sums + i, sum);                                                                           \
+            }                                                                                                      \
+            for (; i < size; i++)                                                                                  \
+                for (int k = 0; k < RANKS; k++) sums[i] += inner[r + k] * T##_to_float(rows[i + k * stride]);      \
+        }                                                                                                          \
+        for (; r < rank; r++)                                                                                      \
+            for (i = 0; i < size; i++) sums[i] += inner[r] * T##_to_float(b[r * stride + i]);                      \
+        for (i = 0; i + VL <= size; i += VL) vf_store_##Y(y + i, vf_load_##Y(y + i) + vf_load(sums + i));          \
+        for (; i < size; i++) y[i] = float_to_##Y(Y##_to_float(y[i]) + sums[i]);                                   \
+    }
+
+/* a is [num_places][parts * rank][inputs], b is [num_places][rank][outputs]. Part p has the outputs up to ends[p]. */
 #define DEFINE_ADD_LOW_RANK(T, Y)                                                                                  \
+    DEFINE_EXPAND(T, Y)                                                                                            \
+                                                                                                                   \
     void add_low_rank_##T##_##Y(Y *y, const T *x, const int64_t *places, int64_t tokens, int64_t y_stride,         \
-                                int64_t x_stride, float *inner, const T *a, const T *b, const int64_t *ends,       \
-                                int64_t num_places, int64_t inputs, int64_t rank, int64_t parts) {                 \
-        int64_t rows = parts * rank, outputs = ends[parts - 1];                                                    \
-        _Pragma("omp parallel if (tokens * rank * (parts * inputs + outputs) > PARALLEL_PRODUCTS)")                \
-        {                                                                                                          \
-            _Pragma("omp for collapse(2) schedule(static)")                                                        \
-            for (int64_t t = 0; t < tokens; t++)                                                                   \
-                for (int64_t first = 0; first < rows; first += ROWS) {                                             \
-                    if (places[t] < 1 || places[t] > num_places) continue;                                         \
-                    const T *own = a + (places[t] - 1) * rows * inputs;                                            \
-                    for (int64_t r = first; r < rows && r < first + ROWS; r++)                                     \
-                        inner[t * rows + r] = dot_##T(own + r * inputs, x + t * x_stride, inputs);                 \
-                }                                                                                                  \
-            _Pragma("omp for collapse(2) schedule(static)")                                                        \
-            for (int64_t t = 0; t < tokens; t++)                                                                   \
-                for (int64_t first = 0; first < outputs; first += OUTPUTS) {                                       \
-                    if (places[t] < 1 || places[t] > num_places) continue;                                         \
-                    const T *own = b + (places[t] - 1) * rank * outputs;                                           \
-                    int64_t last = first + OUTPUTS < outputs ? first + OUTPUTS : outputs, at = first;              \
-                    for (int64_t p = 0; p < parts; p++) {                                                          \
-                        float sums[OUTPUTS];                                                                       \
-                        int64_t size = (ends[p] < last ? ends[p] : last) - at;                                     \
-                        if (size <= 0) continue;                                                                   \
-                        expand_##T(inner + t * rows + p * rank, own + at, rank, outputs, size, sums);              \
-                        Y *to = y + t * y_stride + at;                                                             \
-                        int64_t i = 0;                                                                             \
-                        for (; i + VL <= size; i += VL)                                                            \
-                            vf_store_##Y(to + i, vf_load_##Y(to + i) + vf_load(sums + i));                         \
-                        for (; i < size; i++) to[i] = float_to_##Y(Y##_to_float(to[i]) + sums[i]);                 \
-                        at += size;                                                                                \
-                    }                                                                                              \
-                }                                                                                                  \
-        }                                                                                                          \
+                                int64_t x_stride, const T *a, const T *b, const int64_t *ends, int64_t num_places, \
+                                int64_t inputs, int64_t rank, int64_t parts) {                                     \
+        int64_t outputs = ends[parts - 1];                                                                         \
+        _Pragma("omp parallel for collapse(2) schedule(static)                                                     \
+                 if (tokens * rank * (parts * inputs + outputs) > PARALLEL_PRODUCTS)")                             \
+        for (int64_t t = 0; t < tokens; t++)                                                                       \
+            for (int64_t p = 0; p < parts; p++) {                                                                  \
+                if (places[t] < 1 || places[t] > num_places) continue;                                             \
+                float inner[rank];                                                                                 \
+                int64_t place = places[t] - 1, end = ends[p];                                                      \
+                shrink_##T(a + (place * parts + p) * rank * inputs, x + t * x_stride, rank, inputs, inner);        \
+                for (int64_t at = p ? ends[p - 1] : 0; at < end; at += OUTPUTS)                                    \
+                    expand_##T##_##Y(inner, b + place * rank * outputs + at, rank, outputs,                        \
+                                     end - at < OUTPUTS ? end - at : OUTPUTS, y + t * y_stride + at);              \
+            }                                                                                                      \
     }
 
-DEFINE_PARTS(f32)
-DEFINE_PARTS(bf16)
+DEFINE_SHRINK(f32)
+DEFINE_SHRINK(bf16)
 DEFINE_ADD_LOW_RANK(f32, f32)
 DEFINE_ADD_LOW_RANK(bf16, bf16)
 DEFINE_ADD_LOW_RANK(bf16, f32)
