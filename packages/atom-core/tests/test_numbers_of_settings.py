@@ -91,7 +91,7 @@ CHOSEN = [name for name, about in SETTINGS.items() if len(about) == 2]
 
 
 def args_of(name: str, value: Any) -> EngineArgs:
-    beside: dict[str, Any] = {"enable_dp_attention": name in {"num_redundant_experts", "enable_eplb", "expert_exchange"}}
+    beside = {"enable_dp_attention": name in {"num_redundant_experts", "enable_eplb", "expert_exchange"}}
     return EngineArgs(**{**beside, **({"method": "mtp"} if name == "num_speculative_tokens" else {}), name: value})
 
 
