@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ class Group:
 
     Attributes:
         gathered_bytes: what each rank has given to be gathered, by rank.
+        rows_given: what each rank has given to others and itself by all-to-all, by rank.
     """
 
     def __init__(self, size: int) -> None:
@@ -23,8 +24,9 @@ class Group:
         self.barrier = threading.Barrier(size)
         self.slots: list[Any] = [None] * size
         self.gathered_bytes = [0] * size
+        self.rows_given = [0] * size
 
-    def exchange(self, rank: int, x: torch.Tensor) -> list[torch.Tensor]:
+    def exchange(self, rank: int, x: Any) -> list[Any]:
         self.slots[rank] = x
         self.barrier.wait(30)
         everything = list(self.slots)
@@ -49,6 +51,12 @@ class Group:
 
             def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
                 return self.all_reduce(x).chunk(group.size)[rank]
+
+            def all_to_all(self, x: torch.Tensor, give: Sequence[int], take: Sequence[int]) -> torch.Tensor:
+                group.rows_given[rank] += len(x)
+                found = [runs[rank] for runs in group.exchange(rank, x.split(list(give)))]
+                assert [*map(len, found)] == list(take)
+                return torch.cat(found)
 
         return Rank()
 

@@ -109,6 +109,10 @@ async def test_an_engine_that_is_stopped_is_ended_and_the_other_goes_on(tiny_lla
         assert await ends_of(streams) == [LOST, WHOLE, LOST, WHOLE]
         assert "said nothing for" in (engine.engines[0].cause or "")
         engine.check_health()
+        assert await ends_of([engine.generate([3] * 20, SHORT) for _ in range(3)]) == [WHOLE] * 3
+        await until(lambda: states(engine) == ["serving", "serving"])
+        assert (engine.num_restarts, engine.engines[0].num_restarts) == (1, 1)
+        assert await ends_of([engine.generate([3] * 20, SHORT) for _ in range(4)]) == [WHOLE] * 4
 
 
 async def nothing_runs_until_it_is_resumed(engine: AsyncEngine, tokens: range) -> None:

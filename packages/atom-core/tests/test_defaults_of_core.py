@@ -45,6 +45,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "decode_context_parallel_size": 1,
         "enable_expert_parallel": False,
         "enable_dp_attention": False,
+        "expert_exchange": "auto",
         "num_redundant_experts": 0,
         "executor_backend": "mp",
     },

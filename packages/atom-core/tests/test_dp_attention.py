@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,16 @@ WAYS: dict[str, dict[str, Any]] = {
         "eplb_step_interval": 5,
         "num_redundant_experts": 4,
     },
+    "with rows sent to owners": {"expert_exchange": "all-to-all"},
 }
-PAIRS = [("as they are", "qwen3_moe"), ("in chunks", "deepseek_v3"), ("with experts that move", "qwen3_moe")]
+MOVED = WAYS["with experts that move"]
+WAYS["with experts that move, and rows sent to owners"] = {**MOVED, "expert_exchange": "all-to-all"}
+PAIRS = [
+    ("as they are", "qwen3_moe"),
+    ("in chunks", "deepseek_v3"),
+    ("with experts that move", "qwen3_moe"),
+    ("with rows sent to owners", "qwen3_moe"),
+]
 OTHERS = [(way, family) for way in WAYS for family in ("qwen3_moe", "deepseek_v3") if (way, family) not in PAIRS]
 OTHERS += [("as they are", "mixtral"), ("as they are", "gpt_oss")]
 
@@ -59,7 +68,23 @@ def test_two_engines_of_two_ranks_give_the_tokens_of_one_process(way, family, tw
         assert engines.run(dealt((1,))) == expected(family)
         assert engines.run(dealt((1, 0, 0)), later={1: 0.05, 4: 0.1}) == expected(family)
         moves = [core.stats().num_expert_moves for core in engines.cores]
-        assert [number > 0 for number in moves] == [way == "with experts that move"] * 2
+        assert [number > 0 for number in moves] == ["experts that move" in way] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", ["gather", "all-to-all"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_engines_of_one_rank_give_the_tokens_of_one_process(
+    size, exchange, tiny_family, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: size)
+    ranks = RanksTogether(size, 1, tmp_path)
+    try:
+        with EnginesTogether(tiny_family("qwen3_moe"), ranks, expert_exchange=exchange) as engines:
+            assert engines.run(dealt(tuple(range(size)))) == expected("qwen3_moe")
+            assert engines.run(dealt((size - 1,))) == expected("qwen3_moe")  # the others only take part
+    finally:
+        ranks.end()
 
 
 def test_drafts_of_prediction_layers_and_cached_prefixes_change_no_token(two_by_two, tiny_family, expected):

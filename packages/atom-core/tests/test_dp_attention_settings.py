@@ -76,6 +76,13 @@ def test_what_does_not_go_with_it_is_refused_in_one_line(settings, says):
         EngineArgs(tensor_parallel_size=2, enable_dp_attention=True, **settings)
 
 
+def test_how_rows_are_exchanged_reaches_the_model_and_needs_engines_that_share_experts(tiny_family):
+    config = resolved(tiny_family("qwen3_moe"), tensor_parallel_size=2, expert_exchange="all-to-all")
+    assert config.parallel.expert_exchange == "all-to-all"
+    with pytest.raises(ConfigError, match="expert_exchange gather is about rows of engines that share experts: give"):
+        EngineArgs(tensor_parallel_size=2, enable_expert_parallel=True, expert_exchange="gather")
+
+
 def test_no_graphs_are_captured_and_a_line_says_so(tiny_family):
     machine = replace(Platform.nvidia("sm_90"), num_devices=2)
     config = resolved(tiny_family("qwen3_moe"), machine, tensor_parallel_size=2)

@@ -64,8 +64,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "pipeline_parallel_size": (1, 1, None),
     "decode_context_parallel_size": (1, 1, None),
     "distributed_executor_backend": ("mp", ("mp",)),
-    "enable_expert_parallel": (False, BOOLEANS),
-    "enable_dp_attention": (False, BOOLEANS),
     "port": (8006, 1, 65535),
     "enforce_eager": (False, BOOLEANS),
     "level": (0, (0, 1, 2, 3)),
@@ -82,7 +80,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "torch_profiler_dir": (None,),
     "mark_trace": (False, BOOLEANS),
 }
-SETTINGS |= {"num_redundant_experts": (0, 0, None), "enable_eplb": (False, BOOLEANS)}
+SETTINGS |= dict.fromkeys(("enable_expert_parallel", "enable_dp_attention", "enable_eplb"), (False, BOOLEANS))
+SETTINGS |= {"num_redundant_experts": (0, 0, None), "expert_exchange": ("auto", ("auto", "gather", "all-to-all"))}
 SETTINGS |= {"eplb_window_size": (1000, 1, None), "eplb_step_interval": (3000, 1, None), "max_loras": (8, 1, 256)}
 SETTINGS |= dict.fromkeys(("kv_events_config", "kv_transfer_config", "lora_modules", "kv_offload_folder"), (None,))
 SETTINGS |= {"enable_lora": (False, BOOLEANS), "max_lora_rank": (16, 1, 512), "max_num_image_tokens": (None, 1, None)}
@@ -92,7 +91,7 @@ CHOSEN = [name for name, about in SETTINGS.items() if len(about) == 2]
 
 
 def args_of(name: str, value: Any) -> EngineArgs:
-    beside: dict[str, Any] = {"enable_expert_parallel": name in {"num_redundant_experts", "enable_eplb"}}
+    beside = {"enable_dp_attention": name in {"num_redundant_experts", "enable_eplb", "expert_exchange"}}
     return EngineArgs(**{**beside, **({"method": "mtp"} if name == "num_speculative_tokens" else {}), name: value})
 
 

@@ -121,6 +121,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "device": "cpu",
         "block_size": 16,
         "model_impl": "auto",
+        "expert_exchange": "auto",
         "num_drafts": 0,
         "language_model_only": False,
         "takes_adapters": False,

@@ -42,6 +42,8 @@ class BuildContext:
             attention, and "auto" the first where there is one.
         aux_hidden_states: ids of layers whose outputs `forward` returns as well (drafters read them).
         place_experts: says which rank holds which experts of a mixture, where `groups` spreads whole ones.
+        expert_exchange: how rows meet experts that `groups` spreads over engines: "gather", "all-to-all", or "auto" for
+            whichever should take less time in a step.
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         takes_adapters: linears can take adapters.
         language_model_only: what sees pictures is not built, and its weights are passed over.
@@ -60,6 +62,7 @@ class BuildContext:
     model_impl: str = "auto"
     aux_hidden_states: tuple[int, ...] = ()
     place_experts: PlaceExperts = place_contiguously
+    expert_exchange: str = "auto"
     num_drafts: int = 0
     takes_adapters: bool = False
     language_model_only: bool = False

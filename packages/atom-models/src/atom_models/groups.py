@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from atom_kernels.protocols import SINGLE_RANK, Collectives
+from atom_kernels.protocols import SINGLE_RANK, Collectives, UnevenCollectives
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Groups:
     stage: Stage = WHOLE
     expert: Collectives | None = None
     context: Collectives = SINGLE_RANK
-    data: Collectives = SINGLE_RANK
+    data: UnevenCollectives = SINGLE_RANK
 
     def __post_init__(self) -> None:
         expert, tensor, context = self.expert, self.tensor, self.context

@@ -237,6 +237,12 @@ class EngineArgs:
         "Engines that each attend to requests of their own share the experts of a mixture: one for each of "
         "tensor_parallel_size, or data_parallel_size of them (see dp-attention.md).",
     )
+    expert_exchange: str = _parallel(
+        "auto",
+        "How rows meet the experts that engines share, with enable_dp_attention: gather gives all rows to all devices, "
+        "all-to-all each row to the devices that own one of its experts; auto takes what should be faster in a step.",
+        choices=("auto", "gather", "all-to-all"),
+    )
     port: int = _parallel(
         8006,
         "Accepted for compatibility, and of no effect: engines of one node talk over a private socket file. "

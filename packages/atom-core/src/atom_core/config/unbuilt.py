@@ -67,6 +67,11 @@ def refuse_for_experts(args: EngineArgs) -> None:
             f"enable_expert_parallel is on, and each of {args.data_parallel_size} engines (data_parallel_size) has one "
             "device and all experts: give enable_dp_attention too, which spreads them over the engines, or leave it out"
         )
+    if args.expert_exchange != "auto" and not args.enable_dp_attention:
+        raise ConfigError(
+            f"expert_exchange {args.expert_exchange} is about rows of engines that share experts: give "
+            "enable_dp_attention too, or leave it out"
+        )
     asked = {f"num_redundant_experts {args.num_redundant_experts}": args.num_redundant_experts > 0}
     asked["enable_eplb"] = args.enable_eplb
     for what, is_asked in asked.items():

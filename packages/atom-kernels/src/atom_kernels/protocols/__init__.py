@@ -10,6 +10,7 @@ from atom_kernels.protocols.collectives import (
     PeerMemory,
     Peers,
     SingleRank,
+    UnevenCollectives,
 )
 from atom_kernels.protocols.geometry import BatchGeometry
 from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
@@ -35,6 +36,7 @@ __all__ = [
     "Peers",
     "SingleRank",
     "Slots",
+    "UnevenCollectives",
     "blocks_of_request",
     "longest_request",
     "slot_of_state",

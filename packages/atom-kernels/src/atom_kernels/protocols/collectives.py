@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 
@@ -101,6 +103,20 @@ class Collectives(Protocol):
         ...
 
 
+class UnevenCollectives(Collectives, Protocol):
+    """Collectives of ranks that have unequal numbers of rows for each other."""
+
+    def all_to_all(self, x: torch.Tensor, give: Sequence[int], take: Sequence[int]) -> torch.Tensor:
+        """The rows that the ranks have for this one, in the order of the ranks.
+
+        Args:
+            x: ``[sum(give), ...]``, the rows for each rank, one run after the other.
+            give, take: the length of the run for each rank, and of the one that comes from it. One rank's `take` is
+                what the others give it.
+        """
+        ...
+
+
 class SingleRank:
     """A group of one: every collective returns its input."""
 
@@ -115,6 +131,9 @@ class SingleRank:
         return x
 
     def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def all_to_all(self, x: torch.Tensor, give: Sequence[int], take: Sequence[int]) -> torch.Tensor:
         return x
 
     def __str__(self) -> str:

@@ -41,6 +41,7 @@ def resolve_parallel(
         executor_backend=cast("ExecutorBackend", args.distributed_executor_backend),
         enable_expert_parallel=spreads,
         enable_dp_attention=over_engines,
+        expert_exchange=args.expert_exchange,
         num_redundant_experts=args.num_redundant_experts if spreads else 0,
         balance=BalanceConfig(args.eplb_window_size, args.eplb_step_interval) if spreads and args.enable_eplb else None,
     )

@@ -53,6 +53,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         max_model_len=config.model.max_model_len,
         model_impl=config.model.model_impl,
         place_experts=place_with_copies(config.parallel.num_redundant_experts),
+        expert_exchange=config.parallel.expert_exchange,
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
         takes_adapters=config.lora is not None,
         language_model_only=config.images is None,

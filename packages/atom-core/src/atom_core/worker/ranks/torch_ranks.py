@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +82,7 @@ class TorchRanks:
 
 
 class TensorRanks:
-    """`Collectives` of the ranks of one group.
+    """`UnevenCollectives` of the ranks of one group.
 
     Args:
         group: None is that of all ranks.
@@ -127,6 +127,11 @@ class TensorRanks:
         start = torch.ops._c10d_functional.reduce_scatter_tensor
         return self._wait(start(x.contiguous(), "sum", self.size, self._name))
 
+    def all_to_all(self, x: torch.Tensor, give: Sequence[int], take: Sequence[int]) -> torch.Tensor:
+        """The rows that the ranks have for this one; runs of `x` are for the ranks, in their order."""
+        start = torch.ops._c10d_functional.all_to_all_single
+        return self._wait(start(x.contiguous(), list(take), list(give), self._name))
+
     def __str__(self) -> str:
         return str(self.size)
 
@@ -155,7 +160,7 @@ def _neighbors(rank: int, width: int, size: int) -> Collectives:
     return TensorRanks(groups[rank // width], rank % width, width)
 
 
-def _alike(rank: int, width: int, size: int) -> Collectives:
+def _alike(rank: int, width: int, size: int) -> TensorRanks:
     """The ranks with the same place as this one in other runs of `width` ranks. All ranks make all groups."""
     if width == 1:
         return TensorRanks(None, rank, size)

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from atom_models.layers.mixture.dispatched_rows import dispatch_rows
+from atom_models.layers.mixture.gathered_rows import gather_rows
+
 if TYPE_CHECKING:
-    from atom_kernels.protocols import Collectives
+    from atom_kernels.protocols import UnevenCollectives
+    from atom_models.layers.mixture.exchange_rule import ExchangeRule
+    from atom_models.layers.mixture.placement import SlotsOfIds
 
 _rows_of_engines: ContextVar[Sequence[int]] = ContextVar("rows_of_engines", default=())
 
@@ -31,47 +36,40 @@ def rows_of_engines(counts: Sequence[int]) -> Iterator[None]:
 
 
 class RowExchange:
-    """``exchange(experts, x [T, D], weights [T, K], ids [T, K]) -> [T, D]``: the sum of what all ranks' experts give.
+    """``exchange(experts, slots_of, x [T, D], weights [T, K], ids [T, K]) -> [T, D]``: what all ranks' experts sum to.
 
-    Every rank gets all rows with an all-gather, runs its own experts on them, and a reduce-scatter gives the rows back.
-    Both are padded to the most rows that an engine has; the experts do not see the padding.
+    ``experts(x, weights, slots, None)`` runs those of this rank, and `slots_of` finds the slots of each rank.
 
     Args:
         ranks: one of each engine; they call it in the same steps, in the same order.
+        rule: how the rows of a step are exchanged; all ranks have the same.
     """
 
-    def __init__(self, ranks: Collectives) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: UnevenCollectives, rule: ExchangeRule) -> None:
+        self._ranks, self._rule = ranks, rule
 
     def __call__(
-        self, experts: Callable[..., torch.Tensor], x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor
+        self,
+        experts: Callable[..., torch.Tensor],
+        slots_of: Sequence[SlotsOfIds],
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        ids: torch.Tensor,
     ) -> torch.Tensor:
-        counts = _rows_of_engines.get()
-        if not counts:
-            copies = self._ranks.size
-            return experts(x.repeat(copies, 1), weights.repeat(copies, 1), ids.repeat(copies, 1))[: len(x)]
-        if counts[self._ranks.rank] != len(x):
+        counts, ranks = _rows_of_engines.get(), self._ranks
+        if counts and counts[ranks.rank] != len(x):
             raise RuntimeError(f"the engines agreed on {list(counts)} rows, and this one has {len(x)}")
-        most = max(counts)
-        out = experts(*(self._gathered(one, counts, most) for one in (x, weights, ids)))
-        return self._ranks.reduce_scatter(_padded(out, counts, most))[: len(x)]
+        if counts and self._rule.dispatches(counts):
+            return dispatch_rows(ranks, experts, slots_of, x, weights, ids)
 
-    def _gathered(self, own: torch.Tensor, counts: Sequence[int], most: int) -> torch.Tensor:
-        """The rows of all engines, one after the other."""
-        every = self._ranks.all_gather(_padded(own, [len(own)], most), 0)
-        if min(counts) == most:
-            return every
-        return torch.cat([rows[:count] for rows, count in zip(every.split(most), counts, strict=True)])
+        find_slots = slots_of[ranks.rank]
 
+        def own(x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            return experts(x, weights, find_slots(ids), None)
 
-def _padded(x: torch.Tensor, counts: Sequence[int], most: int) -> torch.Tensor:
-    """Runs of `counts` rows, each followed by zeros up to `most`."""
-    if min(counts) == most:
-        return x
-    out = x.new_zeros(len(counts) * most, *x.shape[1:])
-    for into, run in zip(out.split(most), x.split(list(counts)), strict=True):
-        into[: len(run)] = run
-    return out
+        if counts:
+            return gather_rows(ranks, counts, own, x, weights, ids)
+        return own(*(one.repeat(ranks.size, 1) for one in (x, weights, ids)))[: len(x)]
 
 
 def take_part(model: nn.Module) -> None:

@@ -19,6 +19,7 @@ from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
 from atom_models.layers.mixture.exchange import RowExchange
+from atom_models.layers.mixture.exchange_rule import ExchangeRule
 from atom_models.layers.mixture.moves import move_slots, settled
 from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds, share_of_experts
 from atom_models.layers.weights import HeldWeights, RankWeight, Weights
@@ -67,17 +68,21 @@ class Experts(Layer):
         self._first = self._fused() if config.fused_transposed else self._single(self._share.experts[:1])
         self.problem = self._problem_of(self._first, context.platform)
         self._chosen: dict[str, MatrixStack] | None = None
-        self._slots_of: SlotsOfIds | None = None
+        self._slots_of: Sequence[SlotsOfIds] = ()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
         self._bound: BoundPlan | None = None
-        self._exchange = RowExchange(context.groups.data) if context.groups.data.size > 1 else None
+        engines = context.groups.data
+        self._exchange = RowExchange(engines, ExchangeRule.of(config, context)) if engines.size > 1 else None
 
     def forward(
         self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
     ) -> torch.Tensor:
         if self._exchange is None:
-            return self._own(x, weights, ids, base)
-        routed = self._exchange(self._own, x, weights, ids)
+            if self._slots_of:
+                (find_slots,) = self._slots_of
+                ids = find_slots(ids)
+            return self._apply(x, weights, ids, base)
+        routed = self._exchange(self._apply, self._slots_of, x, weights, ids)
         return routed if base is None else routed + base
 
     def take_part(self) -> None:
@@ -86,12 +91,6 @@ class Experts(Layer):
         x = torch.zeros(0, config.hidden_size, dtype=context.dtype, device=context.device)
         weights = torch.zeros(0, config.top_k, dtype=torch.float32, device=context.device)
         self(x, weights, weights.int())
-
-    def _own(
-        self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """What the experts here make of rows."""
-        return self._apply(x, weights, ids if self._slots_of is None else self._slots_of(ids), base)
 
     def weights(self) -> list[Weights]:
         first = self._first[0].stored
@@ -186,12 +185,13 @@ class Experts(Layer):
             placement: it has as many slots on each rank as the one of before, and no expert twice on a rank.
         """
         old, ranks = self._share.placement, self._context.groups.expert
-        if old is None or ranks is None or self._slots_of is None:
+        if old is None or ranks is None:
             raise RuntimeError(f"{self.prefix}: every rank has a part of each expert, and none moves")
         placement = settled(placement, old)
         for tensor in self.movable():
             move_slots(tensor, old, placement, ranks)
-        self._slots_of.place(placement)
+        for slots_of in self._slots_of:
+            slots_of.place(placement)
         held = placement.slots[ranks.rank]
         absent = tuple(sorted(set(range(self._config.num_experts)).difference(held)))
         self._share = replace(self._share, experts=held, absent=absent, placement=placement)

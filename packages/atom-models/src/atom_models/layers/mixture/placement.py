@@ -101,12 +101,16 @@ class SlotsOfIds:
     Experts of other ranks have the number of slots as theirs. The row decides which copy serves, so that each gets as
     many rows; where results may not depend on other rows it is always the first.
     Steps that were captured read the same memory after `place` has another placement on as many slots.
+
+    Attributes:
+        num_slots: those of the rank.
     """
 
     def __init__(
         self, placement: ExpertPlacement, rank: int, device: torch.device | str, *, batch_invariant: bool
     ) -> None:
         self._rank, self._num_experts = rank, placement.num_experts
+        self.num_slots = len(placement.slots[rank])
         self._num_turns = 1 if batch_invariant else placement.num_turns
         self._slots = torch.empty(self._num_turns * self._num_experts, dtype=torch.int32, device=device)
         self.place(placement)
@@ -158,13 +162,16 @@ class ExpertShare:
         """Other ranks launch the same kernels for a number of tokens."""
         return self.placement is None or self.placement.is_even
 
-    def slots_of_ids(self, context: BuildContext) -> SlotsOfIds | None:
-        """What finds its slots, on its device; None where these are the ids."""
+    def slots_of_ids(self, context: BuildContext) -> tuple[SlotsOfIds, ...]:
+        """What finds the slots of the rank beside this one in each engine, by the engine's number.
+
+        None where slots are the ids. All are on this rank's device.
+        """
         if self.placement is None:
-            return None
-        invariant = context.platform.batch_invariant
-        ranks = context.groups.expert or context.collectives
-        return SlotsOfIds(self.placement, ranks.rank, context.device, batch_invariant=invariant)
+            return ()
+        invariant, groups = context.platform.batch_invariant, context.groups
+        beside = range(groups.tensor.rank, groups.data.size * groups.tensor.size, groups.tensor.size)
+        return tuple(SlotsOfIds(self.placement, rank, context.device, batch_invariant=invariant) for rank in beside)
 
 
 def share_of_experts(config: MoEConfig, context: BuildContext, name: str) -> ExpertShare:
