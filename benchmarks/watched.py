@@ -106,7 +106,7 @@ def result_of(
 
     Args:
         num_tokens: those of each answer.
-        cpu_ms: by side and process, the processor time of a step.
+        cpu_ms: the processor time of a step, by side and process.
         kinds: what was watched.
     """
     step_ms = 1e3 * timings["unwatched"].median
