@@ -78,15 +78,15 @@ def http_table(document: dict[str, Any]) -> str:
 
 def watched_table(document: dict[str, Any]) -> str:
     """The table of a `watched` result in markdown, with the facts of the run under it."""
-    rows = [("streams", "unwatched", "watched", "a step more", "processor time more", "counting")]
+    rows = [("streams", "unwatched", "watched", "a step more", "processor time more", "calls by themselves")]
     for result in document["results"]:
         unwatched, watched = (f"{result['sides'][side]['median_ms']:.2f} ms" for side in ("unwatched", "watched"))
         added, cpu = result["added"], result["added_cpu_ms"]
         share = f"{added['median']:.1%} ({added['lowest_turn']:.1%} - {added['highest_turn']:.1%})"
         more = f"{cpu['server']:.2f} ms in the server, {cpu['engine']:.2f} ms in the engine"
-        counting = f"{sum(result['counting_us'].values()):.0f} us, {result['counting_share']:.2%}"
-        rows.append((str(result["batch_size"]), unwatched, watched, share, more, counting))
-    kinds = f"Watched: {', '.join(document['settings']['watch'])}. Counting is on on both sides."
+        apart = f"{sum(result['apart_us'].values()):.0f} us, {result['share_apart']:.2%}"
+        rows.append((str(result["batch_size"]), unwatched, watched, share, more, apart))
+    kinds = f"Watched: {', '.join(document['settings']['watch'])}. Both sides count; calls by themselves count too."
     return markdown_table(rows) + "\n\n" + kinds + " " + conditions(document)
 
 

@@ -8,6 +8,7 @@ import random
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,19 +90,29 @@ def _take(
     watchers.check()
     others = interference.share()
     num_tokens = WARM_UP + options.steps + http_overhead.SPARE_TOKENS
-    return result_of(batch_size, timings, {name: used.ms_per_step(num_tokens) for name, used in usage.items()}), others
+    cpu_ms = {name: used.ms_per_step(num_tokens) for name, used in usage.items()}
+    return result_of(batch_size, num_tokens, timings, cpu_ms, kinds=options.watch), others
 
 
 def result_of(
-    batch_size: int, timings: dict[str, timing.Timings], cpu_ms: dict[str, dict[str, float]]
+    batch_size: int,
+    num_tokens: int,
+    timings: dict[str, timing.Timings],
+    cpu_ms: dict[str, dict[str, float]],
+    *,
+    kinds: Sequence[str],
 ) -> dict[str, Any]:
     """A row of the document.
 
     Args:
-        cpu_ms: by side and process, the processor time of a step.
+        num_tokens: those of each answer.
+        cpu_ms: the processor time of a step, by side and process.
+        kinds: what was watched.
     """
     step_ms = 1e3 * timings["unwatched"].median
-    counting = counters.us_per_step(batch_size, step_ms)
+    counting = counters.counting_us(batch_size, step_ms)
+    telling = counters.telling_us(batch_size, step_ms, num_tokens)
+    apart = counting | {kind: telling[kind] for kind in kinds}
     ratio = timing.ratios(timings["unwatched"], timings["watched"])
     return {
         "batch_size": batch_size,
@@ -110,8 +121,8 @@ def result_of(
         "added_cpu_ms": {
             place: round(cpu_ms["watched"][place] - cpu_ms["unwatched"][place], 3) for place in ("server", "engine")
         },
-        "counting_us": {place: round(value, 2) for place, value in counting.items()},
-        "counting_share": round(sum(counting.values()) / 1e3 / step_ms, 6),
+        "apart_us": {name: round(value, 2) for name, value in apart.items()},
+        "share_apart": round(sum(apart.values()) / 1e3 / step_ms, 6),
     }
 
 

@@ -37,13 +37,13 @@ class Watchers:
     def __init__(self, kinds: Sequence[str], folder: Path) -> None:
         self._kinds, self._num_readings = kinds, 0
         self._requests = folder / "requests.jsonl"
-        self._collector = _Collector()
-        self._subscriber = _Subscriber()
+        self._collector = Collector()
+        self._subscriber = Subscriber()
         events = {"enable_kv_cache_events": True, "endpoint": self._subscriber.endpoint}
         flags = {
             "log": ["--log-level", "info", "--request-log", str(self._requests)],
             "metrics": [],
-            "traces": ["--otlp-traces-endpoint", f"http://127.0.0.1:{self._collector.server_port}/v1/traces"],
+            "traces": ["--otlp-traces-endpoint", self._collector.address],
             "events": ["--kv-events-config", json.dumps(events)],
         }
         self.flags = [flag for kind in kinds for flag in flags[kind]]
@@ -96,16 +96,17 @@ class Watchers:
                 return
 
 
-class _Collector(ThreadingHTTPServer):
+class Collector(ThreadingHTTPServer):
     """Takes spans as OTLP over HTTP, and counts how often some come."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _TakesSpans)
-        self.num_posts = 0
+        self.num_posts, self.address = 0, f"http://127.0.0.1:{self.server_port}/v1/traces"
         self._thread = threading.Thread(target=self.serve_forever)
         self._thread.start()
 
     def close(self) -> None:
+        """Let go of the address."""
         self.shutdown()
         self._thread.join()
         self.server_close()
@@ -114,7 +115,7 @@ class _Collector(ThreadingHTTPServer):
 class _TakesSpans(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        cast(_Collector, self.server).num_posts += 1
+        cast(Collector, self.server).num_posts += 1
         self.send_response(200)
         self.end_headers()
 
@@ -122,7 +123,7 @@ class _TakesSpans(BaseHTTPRequestHandler):
         """Write nothing."""
 
 
-class _Subscriber:
+class Subscriber:
     """Hears KV events, and counts their batches."""
 
     def __init__(self) -> None:
@@ -132,6 +133,7 @@ class _Subscriber:
         self._thread.start()
 
     def close(self) -> None:
+        """Hear no more."""
         self._context.term()  # ends the thread too
         self._thread.join()
 

@@ -222,8 +222,8 @@ def test_the_table_of_a_watched_server_has_what_watching_adds_and_what_counting_
         "sides": {"unwatched": {"median_ms": 100.0}, "watched": {"median_ms": 100.5}},
         "added": {"median": 0.005, "lowest_turn": -0.01, "highest_turn": 0.02},
         "added_cpu_ms": {"server": 0.25, "engine": 0.05},
-        "counting_us": {"server": 30.0, "engine": 10.0},
-        "counting_share": 0.0004,
+        "apart_us": {"server": 30.0, "engine": 10.0},
+        "share_apart": 0.0004,
     }
     document = make_document(benchmark="watched", results=[result])
     document["settings"]["watch"] = ["log", "metrics"]

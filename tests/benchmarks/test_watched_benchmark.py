@@ -12,7 +12,7 @@ import pytest
 from benchmarks import counters, machine, watched
 from benchmarks.__main__ import main
 from benchmarks.timing import Timings
-from benchmarks.watchers import Watchers
+from benchmarks.watchers import KINDS, Watchers
 
 
 @pytest.mark.slow  # spans come after five seconds
@@ -62,17 +62,25 @@ def test_the_processor_time_of_a_process_that_spins_is_its_time():
     assert machine.cpu_seconds([os.getpid()]) - used == pytest.approx(0.3, abs=0.15)
 
 
-def test_counting_is_told_as_a_share_of_a_step(monkeypatch):
-    monkeypatch.setattr(counters, "us_per_step", lambda batch_size, step_ms: {"server": 30.0, "engine": 10.0})
+def test_counting_and_what_is_watched_are_told_as_a_share_of_a_step(monkeypatch):
+    monkeypatch.setattr(counters, "counting_us", lambda batch_size, step_ms: {"server": 30.0, "engine": 10.0})
+    monkeypatch.setattr(counters, "telling_us", lambda *_: {"log": 20.0, "metrics": 1e6})
     timings = {name: Timings([[seconds] * 4] * 2) for name, seconds in (("unwatched", 0.01), ("watched", 0.0102))}
     cpu_ms = {"unwatched": {"server": 1.0, "engine": 9.0}, "watched": {"server": 1.2, "engine": 9.5}}
-    result = watched.result_of(16, timings, cpu_ms)
-    assert result["counting_share"] == pytest.approx(0.004)
+    result = watched.result_of(16, 48, timings, cpu_ms, kinds=["log"])
+    assert result["share_apart"] == pytest.approx(0.006)
     assert result["added"]["median"] == pytest.approx(0.02)
     assert result["added_cpu_ms"] == {"server": 0.2, "engine": 0.5}
 
 
 def test_counting_costs_more_for_more_tokens():
-    few, many = (counters.us_per_step(batch_size, 10.0) for batch_size in (1, 64))
+    few, many = (counters.counting_us(batch_size, 10.0) for batch_size in (1, 64))
     assert many["server"] > 8 * few["server"] > 0
     assert few["engine"] > 0
+
+
+def test_what_is_told_of_each_request_costs_a_step_less_where_answers_are_longer():
+    short, long = (counters.telling_us(16, 10.0, num_tokens) for num_tokens in (10, 1000))
+    assert set(short) == set(KINDS)
+    assert min(long.values()) > 0
+    assert all(short[kind] > 8 * long[kind] for kind in ("log", "traces"))
