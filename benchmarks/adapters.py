@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks import documents, machine, report, timing
-from benchmarks.engines import Ours
 from benchmarks.gpu.models import MODELS, write_config
+from benchmarks.sides import SideProcess
 
 # The share of a GPU for the first engine; the second one's has the first's in it.
 MEMORY_SHARE = 0.42
@@ -57,20 +57,12 @@ def run(options: argparse.Namespace) -> int:
         path = write_config(options.shape, folder) if options.shape else machine.model_path(options.model)
         modules = {f"adapter-{one}": str(folder / f"{one}") for one in range(options.adapters)}
         write_adapters(path, list(modules.values()), rank=options.rank, modules=options.modules)
-        engines = {
-            PLAIN: Ours(path, options.dtype, memory_share=MEMORY_SHARE, **limits),
-            MIXED: Ours(
-                *(path, options.dtype),
-                adapters=modules,
-                max_lora_rank=options.rank,
-                memory_share=2 * MEMORY_SHARE,
-                **limits,
-            ),
-        }
-        for engine in engines.values():
-            open_now.callback(engine.close)
-        interference = machine.Interference([os.getpid()])
-        results = [_measure(size, engines, list(modules), options=options) for size in options.batch_sizes]
+        limits |= {"path": str(path.resolve()), "dtype": options.dtype}
+        loaded = {"adapters": modules, "max_lora_rank": options.rank, "memory_share": 2 * MEMORY_SHARE}
+        plain = _open(PLAIN, open_now, memory_share=MEMORY_SHARE, **limits)
+        mixed = _open(MIXED, open_now, **loaded, **limits)
+        interference = machine.Interference([os.getpid(), plain.pid, mixed.pid])
+        results = [_measure(size, plain, mixed, list(modules), options=options) for size in options.batch_sizes]
         others = interference.share()
     names = ("model", "shape", "dtype", "threads", "adapters", "rank", "modules", "context", "turns", "steps")
     settings = documents.flags_of(options, *names)
@@ -115,21 +107,24 @@ def table(document: dict[str, Any]) -> str:
     return f"{report.markdown_table(rows)}\n\n{what}; {report.conditions(document)}"
 
 
+def _open(name: str, open_now: contextlib.ExitStack, **settings: Any) -> SideProcess:
+    side = SideProcess(name, command=(sys.executable, "-m", "benchmarks.engines"), **settings)
+    open_now.callback(side.close)
+    return side
+
+
 def _measure(
-    batch_size: int, engines: dict[str, Ours], names: list[str], *, options: argparse.Namespace
+    batch_size: int, plain: SideProcess, mixed: SideProcess, names: list[str], *, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Times of decode steps, by side."""
     print(f"measuring {batch_size} requests ...", file=sys.stderr)
-    mixed = [names[request % len(names)] for request in range(batch_size)]
+    chosen = [names[request % len(names)] for request in range(batch_size)]
 
-    def turn(engine: Ours, adapters: Sequence[str | None] | None, warm_up: int, steps: int) -> list[float]:
-        return timing.take_turn(engine.decoder(batch_size, options.context, adapters), warm_up, steps)
+    def turn(side: SideProcess, adapters: Sequence[str] | None, warm_up: int, steps: int) -> list[float]:
+        side.prepare("decoder", batch_size=batch_size, context=options.context, adapters=adapters)
+        return side.turn(warm_up, steps)
 
-    sides = {
-        PLAIN: partial(turn, engines[PLAIN], None),
-        UNUSED: partial(turn, engines[MIXED], None),
-        MIXED: partial(turn, engines[MIXED], mixed),
-    }
+    sides = {PLAIN: partial(turn, plain, None), UNUSED: partial(turn, mixed, None), MIXED: partial(turn, mixed, chosen)}
     timings = timing.interleave(sides, turns=options.turns, steps=options.steps)
     return {
         "batch_size": batch_size,

@@ -1,13 +1,19 @@
-"""Our engine as one side of a comparison: `LLMEngine`, with everything a user of it runs through."""
+"""Our engine as one side of a comparison: `LLMEngine`, with everything a user of it runs through.
+
+This module is also what runs in the process of an engine that has more settings than `benchmarks.sides` knows.
+"""
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atom_core import LLMEngine, SamplingParams
+from benchmarks import sides
 from benchmarks.peers import random_tokens
 
 
@@ -100,3 +106,14 @@ class Ours:
         self._open = []
         while not self._engine.is_finished():
             self._engine.step()
+
+
+def main() -> None:
+    """Serve one engine over standard input and output; its settings are keywords of `Ours`, in JSON."""
+    settings = json.loads(sys.argv[1])
+    path = Path(settings.pop("path"))
+    sides.serve(lambda: Ours(path, **settings))
+
+
+if __name__ == "__main__":
+    main()

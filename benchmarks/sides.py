@@ -62,7 +62,7 @@ class SideProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def prepare(self, kind: str, **scenario: int) -> None:
+    def prepare(self, kind: str, **scenario: Any) -> None:
         """Get ready for turns of steps that the side's method `kind` makes, such as "decoder" or "prefiller"."""
         self._ask("prepare", kind=kind, scenario=scenario)
 
