@@ -105,7 +105,7 @@ def result_of(
     """A row of the document.
 
     Args:
-        num_tokens: those of each answer.
+        num_tokens: the length of each answer.
         cpu_ms: the processor time of a step, by side and process.
         kinds: what was watched.
     """

@@ -31,7 +31,7 @@ class Watchers:
         folder: where the log of requests is written.
 
     Attributes:
-        flags: those that a server needs to be heard.
+        flags: what a server is started with, so that it is heard.
     """
 
     def __init__(self, kinds: Sequence[str], folder: Path) -> None:

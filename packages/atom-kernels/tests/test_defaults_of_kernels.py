@@ -26,7 +26,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "activation.contract.gated_activation": {"alpha": 1.702, "limit": 7.0},
     "attention.index.problem.IndexPrologue": {"interleaved": False},
     "attention.mla.problem.MlaPrologue": {"interleaved": True, "norm_eps": 1e-06},
-    "attention.problem.AttentionProblem": {"has_sinks": False, "batch_invariant": False},
+    "attention.problem.AttentionProblem": {"has_sinks": False, "batch_invariant": False, "sees_ahead": False},
     "attention.problem.AttentionPrologue": {"interleaved": False},
     "delta.contract.GatedDeltaProblem": {"channel_gates": False},
     "delta.mixer.DeltaNetProblem": {"channel_gates": False, "num_drafts": 0},

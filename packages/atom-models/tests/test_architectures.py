@@ -189,7 +189,7 @@ def test_every_supported_architecture_has_a_tiny_family_and_every_family_is_supp
     ("name", "nearest"),
     [
         ("Qwen3xForCausalLM", "Qwen3ForCausalLM"),
-        ("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"),
+        ("Gemma4ForConditionalGeneration", "Gemma3ForConditionalGeneration"),
         ("Ministral4ForCausalLM", "Ministral3ForCausalLM"),
         ("Llama4ForConditionalGeneration", "LlamaForCausalLM"),
         ("Phi3ForCausalLM", None),

@@ -45,7 +45,8 @@ def _bind(problem: LowRankProblem, weights: Any) -> Callable[[torch.Tensor, torc
         if x.stride(-1) != 1:
             x = x.contiguous()
         where, strides = (y.data_ptr(), x.data_ptr(), places.data_ptr()), (y.stride(0), x.stride(0))
-        functions[y.dtype](*where, len(x), *strides, *pointers, *c_sizes)
+        add = functions[y.dtype]
+        add(*where, len(x), *strides, *pointers, *c_sizes)
 
     return run
 

@@ -93,7 +93,7 @@ class VisionTower(nn.Module):
         """As `encode`, of pictures that another engine's processor has cut and normed.
 
         Args:
-            patches: those of all pictures, ``[T, ...]``, colors before frames, see `PictureBatch` for their order.
+            patches: ``[T, ...]`` of all pictures, colors before frames, see `PictureBatch` for their order.
             grids: (frames that are seen at once, rows, columns) of patches of each picture.
 
         Raises:

@@ -103,7 +103,7 @@ class SlotsOfIds:
     Steps that were captured read the same memory after `place` has another placement on as many slots.
 
     Attributes:
-        num_slots: those of the rank.
+        num_slots: how many slots the rank has.
     """
 
     def __init__(
