@@ -12,6 +12,7 @@ import pytest
 from atom_core.config import ConfigError, EngineArgs, resolve_config
 from atom_core.config.sections import ParallelConfig
 from atom_core.executor.factory import make_executor
+from atom_core.worker.ranks.meeting import Engines
 from atom_kernels.platform import Platform, detect_platform
 from atom_models import open_checkpoint
 
@@ -41,7 +42,7 @@ def test_an_engine_without_further_ranks_takes_its_device_for_itself(tiny_llama:
     assert taken == [1]  # a program with one engine keeps the device that it chose
 
 
-def test_ranks_of_an_engine_are_told_its_first_device(tiny_llama: Path):
+def test_ranks_of_an_engine_are_told_its_first_device_and_meet_nobody_elses(tiny_llama: Path):
     given: list[dict[str, object]] = []
 
     def start_ranks(*_: object, **settings: object):
@@ -53,7 +54,7 @@ def test_ranks_of_an_engine_are_told_its_first_device(tiny_llama: Path):
     config = resolved(tiny_llama, machine_of(4), rank=1, data_parallel_size=2, tensor_parallel_size=2)
     with pytest.raises(InterruptedError):
         ProcessExecutor(config, start_ranks).start()
-    assert given[0]["first_device"] == 2
+    assert (given[0]["first_device"], given[0]["engines"]) == (2, Engines())
 
 
 @pytest.mark.parametrize(

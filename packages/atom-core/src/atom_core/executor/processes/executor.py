@@ -48,13 +48,15 @@ class ProcessExecutor:
 
     def start(self) -> RunnerInfo:
         parallel = self._config.parallel
+        # An engine that shares no experts is number 0 of one, whatever its number among those that share requests.
+        sharing = parallel.sharing_experts
         self._ranks = self._start_ranks(
             parallel.ranks_of_engine,
             device=self._config.device,
             num_threads=parallel.num_threads,
             first_device=parallel.first_device,
             num_stages=parallel.pipeline_parallel_size,
-            engines=Engines(parallel.data_parallel_rank, parallel.sharing_experts),
+            engines=Engines(parallel.data_parallel_rank % sharing, sharing),
             meeting_folder=parallel.meeting_folder,
         )
         try:
