@@ -7,8 +7,8 @@
 #define ROWS 8 /* of A at a time: as many sums as a multiplier has steps */
 #define RANKS 4 /* rows of B at a time */
 #define OUTPUTS 1024 /* of a run: their sums stay in the L1 */
-/* One core reads the matrices of fewer products sooner than a thread that sleeps wakes up. */
-#define PARALLEL_PRODUCTS 1048576
+/* Fewer products take one core less time than another thread takes to begin. */
+#define PARALLEL_PRODUCTS 16384
 
 /* inner = A x, and y += B inner for `size` outputs. Rows of A past the last one repeat it. */
 #define DEFINE_SHRINK(T)                                                                                           \
