@@ -21,10 +21,15 @@ PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks http`."""
+    parser.add_argument("--endpoints", nargs="+", choices=sorted(PATHS), default=["chat"])
+    add_stream_flags(parser)
+
+
+def add_stream_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of all that measures the same streams on two sides."""
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a .gguf file")
     machine.add_dtype_flag(parser)
     parser.add_argument("--threads", type=int, default=1, help="of the engine, on both sides")
-    parser.add_argument("--endpoints", nargs="+", choices=sorted(PATHS), default=["chat"])
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16], help="streams at once")
     parser.add_argument("--context", type=int, default=64, help="tokens of each prompt")
     parser.add_argument("--turns", type=int, default=5, help="turns of each side")

@@ -23,14 +23,7 @@ WARM_UP = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks watched`."""
     parser.add_argument("--watch", nargs="+", choices=KINDS, default=list(KINDS), help="what is watched")
-    parser.add_argument("--model", default="smollm2", help="smollm2, a folder, or a .gguf file")
-    machine.add_dtype_flag(parser)
-    parser.add_argument("--threads", type=int, default=1, help="of each engine")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16], help="streams at once")
-    parser.add_argument("--context", type=int, default=64, help="tokens of each prompt")
-    parser.add_argument("--turns", type=int, default=5, help="turns of each side")
-    parser.add_argument("--steps", type=int, default=64, help="timed tokens of each stream in a turn")
-    report.add_saving_flags(parser)
+    http_overhead.add_stream_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:

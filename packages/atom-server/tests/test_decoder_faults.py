@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,4 +72,16 @@ def test_one_that_is_stopped_is_ended_and_its_client_may_come_again(decoder: Pic
     assert (refused.value.status, "retry-after" in refused.value.headers) == (503, True)
     assert stopped.poll() == -signal.SIGKILL
     processes._limits = as_set
+    assert decode(decoder) == 1
+
+
+@BOTH
+def test_one_that_is_killed_while_it_decodes_tells_its_client_alone(decoder: PictureDecoder, decode: Decode, kind: str):
+    assert decode(decoder) == 1
+    killed = idle_one(decoder, kind)
+    os.kill(killed.pid, signal.SIGSTOP)  # so that it has its work, and no answer yet, when it is killed
+    threading.Timer(0.2, killed.kill).start()
+    # The kernel kills for want of memory in this way, so the picture is blamed.
+    with pytest.raises(APIError, match=r"1 of 1: takes more than \d+ MiB of memory, or is more than"):
+        decode(decoder)
     assert decode(decoder) == 1
