@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,3 +99,12 @@ def transfers_of(engine: LLMEngine) -> KVTransferStats:
     stats = engine.stats.kv_transfer
     assert stats is not None
     return stats
+
+
+def num_kept_at_last(engine: LLMEngine, seconds: float = 20.0) -> int:
+    """How many prompts `engine` keeps once word of its peer has had time to come, long before they expire."""
+    deadline = time.monotonic() + seconds
+    with stepping(engine):
+        while (kept := transfers_of(engine).num_kept_prompts) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    return kept

@@ -20,6 +20,7 @@ from engines_apart import (
     draw_tokens,
     free_port,
     make_apart,
+    num_kept_at_last,
     stepping,
     transfers_of,
 )
@@ -110,7 +111,7 @@ def test_what_both_engines_have_already_is_neither_computed_nor_fetched_again(ap
     assert after.num_fetched_blocks - before.num_fetched_blocks == 2
     apart.run(prompt)
     assert transfers_of(apart.decode) == after
-    assert transfers_of(apart.prefill).num_kept_prompts == 0
+    assert num_kept_at_last(apart.prefill) == 0
 
 
 def test_a_request_waits_for_kv_while_others_decode(make_engine: MakeEngine, engine: LLMEngine):
@@ -144,7 +145,7 @@ def test_each_rank_moves_its_own_part_to_the_same_rank(make_engine: MakeEngine, 
     expected = engine.generate([prompt], GREEDY, use_tqdm=False)[0]["token_ids"]
     (output,) = apart.run(prompt)
     assert (output["token_ids"], output["num_cached_tokens"]) == (expected, 96)
-    assert transfers_of(apart.prefill).num_kept_prompts == 0
+    assert num_kept_at_last(apart.prefill) == 0
 
 
 @pytest.mark.slow
