@@ -13,7 +13,7 @@ from benchmarks.gpu.gains import gains_table
 from benchmarks.gpu.headlines import headlines
 from benchmarks.gpu.hosts import with_quick_host
 from benchmarks.gpu.served.table import served_table
-from benchmarks.gpu.tables import gpu_table
+from benchmarks.gpu.tables import aims_table, gpu_table
 from benchmarks.kernels import page as kernels_page
 
 ROOT = Path(__file__).parent.parent
@@ -94,6 +94,10 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
         written |= gpu_page.page(engines, found["kernels"], options.gpu, options.images)
         served = [tables.served_table(document) for document in found["served"]]
         first = [served_table(document) for document in found["gpu-served"]]
+        others = [
+            table for document in found["gpu"][1:] for table in (gpu_table(document), aims_table(document["results"]))
+        ]
+        written[options.gpu] = report.fill_marks(written[options.gpu], others, "other GPUs")
         written[options.gpu] = report.fill_marks(written[options.gpu], served, "served")
         written[options.gpu] = report.fill_marks(written[options.gpu], first, "first seconds")
     if found["vllm"]:

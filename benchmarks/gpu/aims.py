@@ -106,18 +106,18 @@ def beside_ours(results: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, A
                 yield result, _FP8_CACHE, ours / plain, "a plain cache"
         elif setting is None and about["context"] == 1024:
             if (aim := _OVER_PLAIN.get(model, {}).get(batch)) is not None:
-                plain = next((medians[name, figure] for name in _plain_names(model) if (name, figure) in medians), None)
+                plain = medians.get((_plain_name(model), figure))
                 if plain is not None:
                     yield result, aim, ours / plain, "bfloat16"
             if (aim := _OVER_FLOOR.get(model, {}).get(batch)) is not None and "floor" in result:
                 yield result, aim, ours / result["floor"], "the floor"
 
 
-def _plain_names(model: str) -> Iterator[str]:
-    """The beginnings of a model's name, the longest first: one of them is that of the plain model."""
-    while "-" in model:
+def _plain_name(model: str) -> str:
+    """The name of the model whose weights are plain: what is left of a packed one's without its format."""
+    while model in _OVER_PLAIN:
         model = model.rpartition("-")[0]
-        yield model
+    return model
 
 
 def found_for(result: dict[str, Any], aim: Aim) -> float | None:

@@ -451,6 +451,7 @@ def test_packed_weights_and_caches_are_held_to_ours_beside_them() -> None:
 
     results = [
         *(step("llama-3.1-8b", 8.0, 1), step("llama-3.1-8b-int4", 4.0, 1)),
+        *(step("qwen2.5-7b-fp8-blocks", 3.0, 1), step("qwen2.5-7b-fp8", 2.0, 1), step("qwen2.5-7b", 4.0, 1)),
         step("qwen2.5-7b", 15.0, 128, 4096),
         step("qwen2.5-7b", 12.0, 128, 4096, **{"with": "kv_cache_dtype=fp8"}),
         step("gpt-oss-20b-mxfp4", 7.0, 32),
@@ -458,6 +459,8 @@ def test_packed_weights_and_caches_are_held_to_ours_beside_them() -> None:
     found = [(result["model"], round(ratio, 3), what) for result, _, ratio, what in beside_ours(results)]
     assert found == [
         ("llama-3.1-8b-int4", 0.5, "bfloat16"),
+        ("qwen2.5-7b-fp8-blocks", 0.75, "bfloat16"),
+        ("qwen2.5-7b-fp8", 0.5, "bfloat16"),
         ("qwen2.5-7b", 0.8, "a plain cache"),
         ("gpt-oss-20b-mxfp4", 1.75, "the floor"),
     ]
