@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from atom_kernels.native import native_unavailable
 from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
 from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear, linear_weights
-from atom_models.layers.linear_weights import plan_linear, prepare
+from atom_models.layers.linear_weights import max_fused_rows, plan_linear, prepare
 from atom_models.layers.loadable import expected_weights
 from atom_models.layers.norms.residual import Unnormed
 from atom_models.quantization import (
@@ -138,6 +139,12 @@ def test_activations_may_be_rounded_beside_weights_of_eight_bit_floats(quantizat
 def test_a_linear_gets_its_neighbors_where_kernels_take_them_in(platform, formats, gets):
     plan = plan_linear(LinearProblem(64, 64, torch.bfloat16, **formats), platform)
     assert plan.problem.neighbors == gets
+
+
+@pytest.mark.parametrize(("neighbors", "most"), [(True, 4), (False, 0)])
+def test_a_kernel_of_few_rows_adds_nothing_where_it_multiplies_alone(neighbors, most):
+    problem, rows = LinearProblem(64, 64, torch.bfloat16, neighbors=neighbors), [SimpleNamespace(max_rows=4)]
+    assert max_fused_rows(SimpleNamespace(problem=problem, rows=rows)) == most
 
 
 def test_layers_get_the_shuffled_weights_of_aiter_that_are_asked_for(monkeypatch):
