@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
-from atom_kernels.linear import OP as LINEAR
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
 from atom_kernels.tuned.graph_timing import num_copies
@@ -58,17 +57,17 @@ def _linear_case(model: str, name: str, inputs: int, outputs: int, bias: bool, c
     )
 
 
-def _fused_problem(name: str, inputs: int, outputs: int, bias: bool) -> FusedLinearProblem:
+def _fused_problem(name: str, inputs: int, outputs: int, bias: bool) -> LinearProblem:
     gated = name == "gate_up_proj"
-    return FusedLinearProblem(inputs, outputs // 2 if gated else outputs, DTYPE, bias, gated=gated)
+    return LinearProblem(inputs, outputs // 2 if gated else outputs, DTYPE, bias, gated=gated, neighbors=True)
 
 
-def _fused_case(model: str, name: str, problem: FusedLinearProblem, num_rows: int) -> KernelCase:
+def _fused_case(model: str, name: str, problem: LinearProblem, num_rows: int) -> KernelCase:
     """A linear with its norm, activation or residual, beside torch's operators one after the other."""
-    work = FUSED_LINEAR.work(problem, num_rows)
+    work = LINEAR.work(problem, num_rows)
 
     def build() -> Sides:
-        plan = select(FUSED_LINEAR, problem)
+        plan = select(LINEAR, problem)
         norm = random(problem.in_features) if name in NORM_BEFORE else None
         ours: list[Call] = []
         theirs: list[Call] = []
@@ -90,7 +89,7 @@ def _fused_case(model: str, name: str, problem: FusedLinearProblem, num_rows: in
 
 
 def plain_linear(
-    problem: FusedLinearProblem, weight: torch.Tensor, bias: torch.Tensor | None
+    problem: LinearProblem, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor | None], torch.Tensor]:
     """What torch runs for the same: ``(x, norm weight, residual) -> out``."""
 

@@ -15,7 +15,7 @@ from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.reference import paged_attention
 from atom_kernels.attention.sparse import sparse_latent_attention
 from atom_kernels.attention.sparse.cases import make_problem as make_sparse_problem
-from atom_kernels.linear import FusedLinearProblem, fused_linear
+from atom_kernels.linear import LinearProblem, linear
 from atom_kernels.mixers import select_mixer
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.contract import experts
@@ -183,12 +183,10 @@ def test_the_plain_experts_are_the_contract_so_that_the_ratio_to_torch_is_fair()
 
 def test_the_plain_linear_is_the_contract_as_well():
     generator = torch.Generator().manual_seed(0)
-    problem = FusedLinearProblem(16, 8, torch.float32, bias=True, gated=True)
+    problem = LinearProblem(16, 8, torch.float32, bias=True, gated=True, neighbors=True)
     x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((3, 16), (16, 16), (16,)))
     norm, residual = torch.randn(16, generator=generator), torch.randn(3, 8, generator=generator)
-    expected = fused_linear(
-        x, weight, bias, norm_weight_K=norm, eps=1e-6, norm_offset=0.0, gated=True, residual_TN=residual
-    )
+    expected = linear(x, weight, bias, norm_weight_K=norm, eps=1e-6, norm_offset=0.0, gated=True, residual_TN=residual)
     torch.testing.assert_close(plain_linear(problem, weight, bias)(x, norm, residual), expected)
 
 

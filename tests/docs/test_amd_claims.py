@@ -16,11 +16,11 @@ from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.aiter.functions import FUNCTIONS
 from atom_kernels.attention import AttentionProblem
 from atom_kernels.attention.mla import MlaProblem
-from atom_kernels.linear import OP as LINEAR
-from atom_kernels.linear import LinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.mixers import CacheFormat, MixerPlan, select_mixer
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
+from atom_kernels.plan import PlanRow
 from atom_kernels.platform import AITER_ARCHES, Platform
 from atom_kernels.select import select
 from atom_server.cli.main import build_parser
@@ -91,16 +91,24 @@ def test_scales_of_tokens_are_the_assemblys_and_our_kernels_elsewhere(platform: 
 
 
 def linear_backend(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> str:
-    [row] = select(LINEAR, LinearProblem(1024, 4096, dtype, out_dtype=out_dtype), platform).rows
+    [row] = linear_rows(platform, dtype, out_dtype)
     return row.backend
+
+
+def linear_rows(platform: Platform, dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> tuple[PlanRow, ...]:
+    return select(LINEAR, LinearProblem(1024, 4096, dtype, out_dtype=out_dtype), platform).rows
 
 
 def test_linears_are_aiters_but_where_float32_goes_in(platform: Platform):
     assert "Norms, gated activations, rotation, plain linears and the output head are AITER's kernels" in WORDS
-    assert "torch multiplies where float32 goes in" in WORDS
+    assert "Where float32 goes in, Triton multiplies few rows and torch more" in WORDS
     assert linear_backend(platform, torch.bfloat16) == "aiter"
     assert linear_backend(platform, torch.bfloat16, torch.float32) == "aiter"
-    assert linear_backend(platform, torch.float32) == "torch"
+    few, more = linear_rows(platform, torch.float32)
+    assert (few.implementation, more.implementation) == (
+        "Triton, the weight passes once",
+        "torch linear between Triton kernels",
+    )
 
 
 def test_batch_invariant_engines_attend_and_multiply_in_triton(platform: Platform):

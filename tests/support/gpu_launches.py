@@ -29,7 +29,7 @@ from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.sparse import cases as sparse_cases
 from atom_kernels.cases import bench_cases
 from atom_kernels.formats import Integers
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.mixers import select_mixer
 from atom_kernels.mixers.cache_format import ALL_SCALES, NO_SCALES
 from atom_kernels.norm import RMSNormProblem
@@ -148,16 +148,16 @@ def _sums_over_ranks(size: int) -> Iterator[Any]:
 def _adapted_linears() -> Iterator[Any]:
     """Linears that add what adapters give, packed ones and with an activation."""
     for problem, parts in (
-        (FusedLinearProblem(4096, 6144, torch.bfloat16), (4096, 1024, 1024)),
-        (FusedLinearProblem(4096, 12288, torch.bfloat16, gated=True), (12288, 12288)),
-        (FusedLinearProblem(4096, 4096, torch.bfloat16, weight_format=Integers(4, 128)), (4096,)),
+        (LinearProblem(4096, 6144, torch.bfloat16, neighbors=True), (4096, 1024, 1024)),
+        (LinearProblem(4096, 12288, torch.bfloat16, gated=True, neighbors=True), (12288, 12288)),
+        (LinearProblem(4096, 4096, torch.bfloat16, weight_format=Integers(4, 128), neighbors=True), (4096,)),
     ):
         adapters = LowRankProblem(problem.in_features, parts, 16, 8, problem.dtype)
         for num_rows in (1, 8, 32):
             matrices, (_, _, places) = ADD_LOW_RANK.make_inputs(adapters, num_rows, torch.Generator())
             term = LowRankTerm(places, matrices["a"], matrices["b"], parts, lambda y, x: None)
-            weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator())
-            yield partial(select(FUSED_LINEAR, problem, only_backend="triton").prepare(weights), *inputs, None, term)
+            weights, inputs = LINEAR.make_inputs(problem, num_rows, torch.Generator())
+            yield partial(select(LINEAR, problem, only_backend="triton").prepare(weights), *inputs, None, term)
 
 
 def _triton_runs(platform: Platform) -> Iterator[Any]:

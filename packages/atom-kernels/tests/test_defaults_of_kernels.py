@@ -35,9 +35,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "formats.float8.Float8": {"rows": 1},
     "formats.row_rounding.RowRounding": {"by_column": False},
     "formats.weight_format.Part": {"rows": 1, "columns": 1, "is_scale": True},
-    "linear.contract.LinearProblem": {"bias": False},
-    "linear.contract.FusedLinearProblem": {"gated": False},
-    "linear.contract.fused_linear": {"eps": 0.0, "norm_offset": 0.0, "gated": False},
+    "linear.contract.LinearProblem": {"bias": False, "gated": False, "neighbors": False},
+    "linear.contract.linear": {"eps": 0.0, "norm_offset": 0.0, "gated": False},
     "mixers.backend.MixerBackend": {"is_fallback": False},
     "mixers.plan.MixerPlan": {"has_kernel": True},
     "moe.contract.RoutingProblem": {

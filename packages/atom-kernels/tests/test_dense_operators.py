@@ -12,7 +12,7 @@ from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.cases import mismatch
 from atom_kernels.embedding import embedding
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
-from atom_kernels.linear import OP, LinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.linear.quantized import DEQUANTIZE_BACKEND
 from atom_kernels.norm import (
     ADD_RMS_NORM,
@@ -128,7 +128,7 @@ def native_kernels():
         (RMS_NORM, norm, {"weight": weight}, 32),
         (LAYER_NORM, LayerNormProblem(32, torch.bfloat16, bias=False, weight_offset=1.0), {"weight": weight}, 32),
         (GATED_ACTIVATION, GatedActivationProblem(32, torch.bfloat16, Activation.SILU), {}, 64),
-        (OP, linear, {"weight": torch.ones(32, 64, dtype=torch.bfloat16)}, 64),
+        (LINEAR, linear, {"weight": torch.ones(32, 64, dtype=torch.bfloat16)}, 64),
     ]
     return [
         (plan_with(op, problem, backend).prepare(weights), width)
@@ -204,7 +204,7 @@ def test_slices_of_a_vocabulary_add_up_to_the_lookup():
 
 
 def test_the_int8_plan_differs_by_rows_in_bfloat16():
-    plan = select(OP, LinearProblem(64, 32, torch.bfloat16, weight_format=Integers(8)), only_backend="torch")
+    plan = select(LINEAR, LinearProblem(64, 32, torch.bfloat16, weight_format=Integers(8)), only_backend="torch")
     if plan.rows[0].max_rows is None:
         pytest.skip("this torch has no int8 product")
     assert plan.rows[-1].max_rows is None
@@ -215,11 +215,11 @@ def test_the_int8_plan_differs_by_rows_in_bfloat16():
 @pytest.mark.parametrize(("in_features", "out_features"), [(96, 48), (50, 21), (4100, 37)])
 def test_a_row_of_the_c_linear_does_not_depend_on_its_batch(dtype, in_features, out_features):
     problem = LinearProblem(in_features, out_features, dtype, bias=True)
-    backends = [backend for backend in usable(OP, problem) if backend.name == "native"]
+    backends = [backend for backend in usable(LINEAR, problem) if backend.name == "native"]
     if not backends:
         pytest.skip("no native linear here")
     weight, bias = torch.randn(out_features, in_features).to(dtype), torch.randn(out_features).to(dtype)
-    bound = plan_with(OP, problem, backends[0]).prepare({"weight": weight, "bias": bias})
+    bound = plan_with(LINEAR, problem, backends[0]).prepare({"weight": weight, "bias": bias})
     x = torch.randn(11, in_features).to(dtype)
     alone = torch.cat([bound(row.unsqueeze(0)) for row in x])
     for num_rows in (2, 3, 4, 5, 6, 7, 11):
@@ -249,12 +249,12 @@ def test_a_row_of_the_c_linear_over_packed_weights_does_not_depend_on_its_batch(
     weight_format, in_features, out_features, dtype
 ):
     problem = LinearProblem(in_features, out_features, dtype, bias=True, weight_format=weight_format)
-    backends = [backend for backend in usable(OP, problem) if backend.name == "native"]
+    backends = [backend for backend in usable(LINEAR, problem) if backend.name == "native"]
     if not backends:
         pytest.skip("no native linear over packed weights here")
     bias = torch.randn(out_features).to(dtype)
     weights = weight_format.quantize(torch.randn(out_features, in_features)) | {"bias": bias}
-    bound = plan_with(OP, problem, backends[0]).prepare(weights)
+    bound = plan_with(LINEAR, problem, backends[0]).prepare(weights)
     x = torch.randn(11, in_features).to(dtype)
     alone = torch.cat([bound(row.unsqueeze(0)) for row in x])
     for num_rows in (2, 3, 4, 5, 7, 8, 9, 11):
@@ -272,29 +272,29 @@ def test_packed_weights_in_bfloat16_give_the_bits_of_decoded_ones_where_the_cpu_
 ):
     plain = LinearProblem(2112, 37, torch.bfloat16, bias=True, out_dtype=torch.float32)
     packed = replace(plain, weight_format=weight_format)
-    natives = [[one for one in usable(OP, problem) if one.name == "native"] for problem in (plain, packed)]
+    natives = [[one for one in usable(LINEAR, problem) if one.name == "native"] for problem in (plain, packed)]
     if not all(natives):
         pytest.skip("needs a CPU with avx512_bf16 and no amx_bf16")
     weights, bias = weight_format.quantize(torch.randn(37, 2112)), torch.randn(37).bfloat16()
     decoded = weight_format.dequantize(weights, 2112).bfloat16()
-    exact = plan_with(OP, plain, natives[0][0]).prepare({"weight": decoded, "bias": bias})
-    bound = plan_with(OP, packed, natives[1][0]).prepare(weights | {"bias": bias})
+    exact = plan_with(LINEAR, plain, natives[0][0]).prepare({"weight": decoded, "bias": bias})
+    bound = plan_with(LINEAR, packed, natives[1][0]).prepare(weights | {"bias": bias})
     x = torch.randn(num_rows, 2112).bfloat16()
     assert torch.equal(bound(x), exact(x))
 
 
 def test_float32_linears_have_one_implementation_for_every_row_count():
-    plan = select(OP, LinearProblem(8192, 64, torch.float32))
+    plan = select(LINEAR, LinearProblem(8192, 64, torch.float32))
     assert [row.max_rows for row in plan.rows] == [None]
 
 
 @pytest.mark.parametrize("in_features", [40, 2050])
 def test_a_row_of_a_float32_linear_has_the_same_bits_beside_any_number_of_others(in_features):
     problem = LinearProblem(in_features, 41, torch.float32, bias=True)
-    natives = [one for one in usable(OP, problem) if one.name == "native"]
+    natives = [one for one in usable(LINEAR, problem) if one.name == "native"]
     if not natives:
         pytest.skip("no native linear here")
-    linear = plan_with(OP, problem, natives[0]).prepare(
+    linear = plan_with(LINEAR, problem, natives[0]).prepare(
         {"weight": torch.randn(41, in_features), "bias": torch.randn(41)}
     )
     x = torch.randn(14, in_features)
@@ -306,17 +306,17 @@ def test_a_row_of_a_float32_linear_has_the_same_bits_beside_any_number_of_others
 def test_a_cpu_with_amx_keeps_one_packed_copy_for_every_row_count():
     features = frozenset({"amx_bf16", "avx512_bf16"})
     amx = platform_from_facts(Facts(cpu_features=features, bf16_slowdown=0.2))
-    [onednn] = [backend for backend in OP.ordered_backends() if backend.name == "onednn"]
+    [onednn] = [backend for backend in LINEAR.ordered_backends() if backend.name == "onednn"]
     if onednn.supports(LinearProblem(64, 64, torch.bfloat16), amx):
         pytest.skip("no prepacked oneDNN linear here")
-    plan = select(OP, LinearProblem(64, 64, torch.bfloat16), amx)
+    plan = select(LINEAR, LinearProblem(64, 64, torch.bfloat16), amx)
     assert [(row.backend, row.max_rows) for row in plan.rows] == [("onednn", None)]
 
 
 def test_without_fast_bfloat16_linears_are_torchs_own():
-    off = tuple((name, "off") for name in ("aiter", "native"))
+    off = tuple((name, "off") for name in ("aiter", "triton", "native"))
     slow = replace(detect_platform(), fast_bf16=False, cpu_features=frozenset(), unavailable=off)
-    plan = select(OP, LinearProblem(64, 64, torch.bfloat16), slow)
+    plan = select(LINEAR, LinearProblem(64, 64, torch.bfloat16), slow)
     assert [row.backend for row in plan.rows] == ["torch"]
 
 
@@ -331,15 +331,15 @@ def test_logits_are_rounded_where_this_torch_cannot_keep_their_sums(monkeypatch)
         raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported for ROCm")
 
     problem = LinearProblem(32, 24, torch.bfloat16, out_dtype=torch.float32)
-    weights, (x,) = OP.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+    weights, (x,) = LINEAR.make_inputs(problem, 3, torch.Generator().manual_seed(0))
     monkeypatch.setattr(torch, "mm", refuse)
-    torch_backend = next(backend for backend in OP.backends if backend.implementation == "torch linear")
+    torch_backend = next(backend for backend in LINEAR.backends if backend.implementation == "torch linear")
     out = torch_backend.bind(problem, {**weights, "weight": weights["weight"].as_subclass(OnGpu)})(x)
-    assert mismatch(out, OP.reference(problem, weights, x), OP.tolerance(problem)) is None
+    assert mismatch(out, LINEAR.reference(problem, weights, x), LINEAR.tolerance(problem)) is None
 
 
 def test_logits_of_int8_weights_are_sums_that_were_not_rounded_before_their_scale():
     problem = LinearProblem(64, 96, torch.bfloat16, out_dtype=torch.float32, weight_format=Integers(8))
-    weights, (x,) = OP.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+    weights, (x,) = LINEAR.make_inputs(problem, 3, torch.Generator().manual_seed(0))
     logits = DEQUANTIZE_BACKEND.bind(problem, weights)(x)
-    torch.testing.assert_close(logits, OP.reference(problem, weights, x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits, LINEAR.reference(problem, weights, x), atol=1e-5, rtol=1e-5)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear import LinearProblem
 from atom_kernels.linear.triton.backend import SKINNY_BACKEND
 from atom_kernels.linear.triton.choice import configs
-from atom_kernels.linear.triton.tuning import FUSED_LINEAR_TUNING, candidates, is_normed
+from atom_kernels.linear.triton.tuning import LINEAR_TUNING, candidates, is_normed
 from atom_kernels.platform import Facts, platform_from_facts
 
-PROBLEMS = FUSED_LINEAR_TUNING.problems()
+PROBLEMS = LINEAR_TUNING.problems()
 
 
-@pytest.mark.parametrize("num_rows", FUSED_LINEAR_TUNING.rows)
+@pytest.mark.parametrize("num_rows", LINEAR_TUNING.rows)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_candidates_fill_a_large_gpu_and_hold_no_more_rows_than_there_are(name: str, num_rows: int) -> None:
     problem = PROBLEMS[name]
@@ -27,7 +27,7 @@ def test_candidates_fill_a_large_gpu_and_hold_no_more_rows_than_there_are(name: 
 
 
 def test_rows_are_normed_apart_where_every_program_would_norm_many() -> None:
-    problem = FusedLinearProblem(1024, 4096, torch.bfloat16)
+    problem = LinearProblem(1024, 4096, torch.bfloat16)
     assert is_normed(problem)
     assert {config.norm_apart for config in candidates(problem, 1)} == {False}
     assert {config.norm_apart for config in candidates(problem, 32)} == {False, True}
@@ -35,13 +35,13 @@ def test_rows_are_normed_apart_where_every_program_would_norm_many() -> None:
 
 
 def test_a_projection_back_adds_the_residual_instead_of_a_norm() -> None:
-    problem = FusedLinearProblem(4096, 1024, torch.bfloat16)
+    problem = LinearProblem(4096, 1024, torch.bfloat16)
     assert not is_normed(problem)
     assert {config.norm_apart for config in candidates(problem, 32)} == {False}
 
 
 def test_cublas_serves_all_where_it_was_always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, platform = FusedLinearProblem(1024, 4096, torch.bfloat16), platform_from_facts(Facts())
+    problem, platform = LinearProblem(1024, 4096, torch.bfloat16), platform_from_facts(Facts())
     assert SKINNY_BACKEND.supports(problem, platform) is None
     monkeypatch.setattr(configs, "tuned_rows", lambda *_: ())
     assert "cuBLAS is faster for every number of rows" in (SKINNY_BACKEND.supports(problem, platform) or "")

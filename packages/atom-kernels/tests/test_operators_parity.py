@@ -44,7 +44,8 @@ def test_every_operator_can_be_measured(name):
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if isinstance(op, Op)])
 def test_every_opaque_op_agrees_with_its_fake(name):
     op = OPS[name]
-    for problem in op.parity_problems()[:2]:
+    problems = op.parity_problems()
+    for problem in (*problems[:2], problems[-1]):
         weights, inputs = op.make_inputs(problem, 5, torch.Generator().manual_seed(0))
         bound = select(op, problem).prepare(weights)
         torch.library.opcheck(bound.opaque_op, (bound.handle, *inputs), test_utils=("test_schema", "test_faketensor"))

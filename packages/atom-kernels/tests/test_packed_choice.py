@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.linear.triton.choice import configs
 from atom_kernels.linear.triton.choice.configs import near_by, packed_config, skinny_configs
 from atom_kernels.linear.triton.choice.launch_model import seconds
@@ -36,7 +36,9 @@ FORMATS = {
 
 def problem_of(name, inputs=3584, outputs=4608, *, gated=False, dtype=torch.bfloat16):
     weights, rounded = FORMATS[name]
-    return FusedLinearProblem(inputs, outputs, dtype, gated=gated, weight_format=weights, input_format=rounded)
+    return LinearProblem(
+        inputs, outputs, dtype, gated=gated, weight_format=weights, input_format=rounded, neighbors=True
+    )
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -126,7 +128,7 @@ def test_the_nearest_tuned_shape_of_the_same_kind_is_considered_where_it_is_near
 def launched(problem, num_rows, *, normed=False):
     """Names of the kernels of a linear of many rows, and bytes of the largest weight that is made plain."""
     pytest.importorskip("triton")
-    weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
+    weights, inputs = LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(0))
     norm = (torch.ones(problem.in_features), 1e-5, 0.0) if normed else ()
     kernels, plain = [], [0]
 

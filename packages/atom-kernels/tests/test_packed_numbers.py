@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, Plain
-from atom_kernels.linear import FusedLinearProblem, LinearProblem
+from atom_kernels.linear import LinearProblem
 from atom_kernels.linear.triton.choice.configs import many_rows_configs, near_by, packed_config, skinny_configs
 from atom_kernels.linear.triton.choice.launch_model import seconds
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, packing_of, why_not_packed
@@ -143,7 +143,7 @@ CHOSEN = {
 
 def problem_of(name, gated=False, inputs=3584, outputs=4608, dtype=torch.bfloat16):
     weights, rounded = FORMATS[name]
-    return FusedLinearProblem(inputs, outputs, dtype, gated=gated, weight_format=weights, input_format=rounded)
+    return LinearProblem(inputs, outputs, dtype, gated=gated, weight_format=weights, input_format=rounded)
 
 
 def written(config):
@@ -204,7 +204,7 @@ DEFAULTS = {
 def test_without_a_model_of_the_gpu_a_rule_gives_enough_programs(case):
     name, dtype, rows, gated, inputs, outputs = case
     weights = FORMATS[name][0] if name else None
-    problem = FusedLinearProblem(inputs, outputs, dtype, gated=gated, weight_format=weights)
+    problem = LinearProblem(inputs, outputs, dtype, gated=gated, weight_format=weights)
     assert written(default_config(problem, rows)) == DEFAULTS[case]
 
 
@@ -241,7 +241,7 @@ def test_shapes_are_near_whose_sides_differ_by_up_to_15_in_a_hundred():
 def test_a_key_names_all_that_a_configuration_depends_on():
     assert tuning_key(problem_of("int4")) == "3584x4608 bfloat16 int4 per 128"
     assert tuning_key(problem_of("int4", gated=True)).startswith("3584x4608 gated bfloat16 int4")
-    plain = FusedLinearProblem(64, 32, torch.bfloat16, out_dtype=torch.float32)
+    plain = LinearProblem(64, 32, torch.bfloat16, out_dtype=torch.float32)
     assert tuning_key(plain) == "64x32 bfloat16 to float32"
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear import LinearProblem
 from atom_kernels.linear.triton.choice.configs import skinny_configs
 from atom_kernels.linear.triton.choice.launch_model import library_seconds, num_programs, seconds
 from atom_kernels.linear.triton.choice.plain import plain_configs
@@ -20,8 +20,8 @@ HOPPER = Platform.nvidia("sm_90")
 H200 = replace(HOPPER, bytes_per_second=4.8e12)
 
 
-def plain(inputs: int, outputs: int, *, gated: bool = False, dtype: torch.dtype = torch.bfloat16) -> FusedLinearProblem:
-    return FusedLinearProblem(inputs, outputs, dtype, gated=gated)
+def plain(inputs: int, outputs: int, *, gated: bool = False, dtype: torch.dtype = torch.bfloat16) -> LinearProblem:
+    return LinearProblem(inputs, outputs, dtype, gated=gated)
 
 
 # Shapes whose candidates were measured on an H100 and an H200, and what was best on both, or within 2% of it.
@@ -86,5 +86,5 @@ def test_long_inputs_with_few_outputs_are_split_at_one_row():
     ],
     ids=["float32", "interpreter", "small memory"],
 )
-def test_elsewhere_a_rule_serves_up_to_32_rows(problem: FusedLinearProblem, platform: Platform):
+def test_elsewhere_a_rule_serves_up_to_32_rows(problem: LinearProblem, platform: Platform):
     assert skinny_configs(problem, platform) == {rows: default_config(problem, rows) for rows in (1, 16, 32)}

@@ -15,8 +15,7 @@ from atom_kernels.attention import cases as paged
 from atom_kernels.attention.index import cases as index
 from atom_kernels.attention.mla import cases as latent
 from atom_kernels.attention.sparse import cases as sparse
-from atom_kernels.linear import OP as LINEAR
-from atom_kernels.linear import LinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.mixers.plan import usable_plans
 from atom_kernels.norm import ADD_RMS_NORM, RMS_NORM, RMSNormProblem
 from atom_kernels.operator import Backend, Op, Tolerance, WeightError, WeightLayout, WeightSpec, Work

@@ -238,11 +238,11 @@ def test_probing_leaves_no_computing_threads_behind():
     code = (
         "import os, time, torch\n"
         "from atom_kernels.formats import Integers\n"
-        "from atom_kernels.linear import OP, LinearProblem\n"
+        "from atom_kernels.linear import LINEAR, LinearProblem\n"
         "from atom_kernels.select import select\n"
         "before = len(os.listdir('/proc/self/task'))\n"
-        "select(OP, LinearProblem(64, 64, torch.bfloat16))\n"
-        "select(OP, LinearProblem(64, 64, torch.bfloat16, weight_format=Integers(8)))\n"
+        "select(LINEAR, LinearProblem(64, 64, torch.bfloat16))\n"
+        "select(LINEAR, LinearProblem(64, 64, torch.bfloat16, weight_format=Integers(8)))\n"
         "deadline = time.monotonic() + 20\n"  # helpers end a moment after the thread that they helped
         "while (left := len(os.listdir('/proc/self/task')) - before) and time.monotonic() < deadline:\n"
         "    time.sleep(0.05)\n"

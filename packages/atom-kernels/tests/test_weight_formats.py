@@ -22,8 +22,7 @@ from atom_kernels.formats import (
     weight_specs,
 )
 from atom_kernels.formats.float4 import encode_e2m1
-from atom_kernels.linear import OP as DENSE
-from atom_kernels.linear import LinearProblem, linear
+from atom_kernels.linear import LINEAR, LinearProblem, linear
 from atom_kernels.native import native_unavailable
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with, select
@@ -205,8 +204,8 @@ def test_kernels_read_a_format_by_what_it_says_of_itself(weight_format):
     tensors = problem.weight_format.quantize(matrix())
     x = matrix(5)
     expected = linear(x, weight_format.dequantize(tensors | {"scale": tensors["scale"].float() * 2}, 320))
-    for backend in DENSE.backends:
+    for backend in LINEAR.backends:
         if backend.why_not(problem, detect_platform()) is None:
-            product = plan_with(DENSE, problem, backend).prepare({**tensors, "bias": None})(x)
+            product = plan_with(LINEAR, problem, backend).prepare({**tensors, "bias": None})(x)
             torch.testing.assert_close(product, expected, atol=1e-3, rtol=1e-3)
-    assert native_unavailable() or select(DENSE, problem).has_kernel
+    assert native_unavailable() or select(LINEAR, problem).has_kernel

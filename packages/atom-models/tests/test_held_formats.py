@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from atom_kernels.formats import Float8, Integers, Mxfp4, Plain
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, linear
+from atom_kernels.linear import LinearProblem, linear
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.native import native_unavailable
 from atom_kernels.platform import Platform, detect_platform
 from atom_models import BuildContext, build_model, load_model, load_weights, open_checkpoint
 from atom_models.layers import Linear, LMHead, MergedColumnParallelLinear, ReplicatedLinear, linear_weights
-from atom_models.layers.linear_weights import plan_linear, prepare
+from atom_models.layers.linear_weights import max_fused_rows, plan_linear, prepare
 from atom_models.layers.loadable import expected_weights
 from atom_models.layers.norms.residual import Unnormed
 from atom_models.quantization import (
@@ -55,7 +56,7 @@ def test_experts_are_packed_where_a_kernel_reads_both_matrices():
 
 def test_a_kernel_that_takes_in_the_norm_gets_it_where_activations_come_without():
     class Recorded:
-        op = FUSED_LINEAR
+        problem = LinearProblem(4, 4, torch.float32, neighbors=True)
 
         def prepare(self, weights):
             return lambda *given: given
@@ -124,9 +125,37 @@ def test_activations_may_be_rounded_beside_weights_of_eight_bit_floats(quantizat
     assert layer._parts[0].problem.input_format == inputs
 
 
+@pytest.mark.parametrize(
+    ("platform", "formats", "gets"),
+    [
+        (Platform.nvidia("sm_90"), {}, True),
+        (replace(Platform.nvidia("sm_90"), batch_invariant=True), {}, False),
+        (Platform.rocm("gfx942"), {}, False),
+        (Platform.rocm("gfx942"), {"weight_format": Float8(), "input_format": Float8()}, True),
+        (Platform.rocm("gfx942"), {"weight_format": Integers(8), "input_format": Integers(8)}, False),
+        (detect_platform(), {}, detect_platform().device == "cuda"),
+    ],
+)
+def test_a_linear_gets_its_neighbors_where_kernels_take_them_in(platform, formats, gets):
+    plan = plan_linear(LinearProblem(64, 64, torch.bfloat16, **formats), platform)
+    assert plan.problem.neighbors == gets
+
+
+@pytest.mark.parametrize(("neighbors", "most"), [(True, 4), (False, 0)])
+def test_a_kernel_of_few_rows_adds_nothing_where_it_multiplies_alone(neighbors, most):
+    problem, rows = LinearProblem(64, 64, torch.bfloat16, neighbors=neighbors), [SimpleNamespace(max_rows=4)]
+    assert max_fused_rows(SimpleNamespace(problem=problem, rows=rows)) == most
+
+
+def test_layers_get_the_shuffled_weights_of_aiter_that_are_asked_for(monkeypatch):
+    monkeypatch.setenv("ATOM_AITER_SHUFFLE_LINEAR", "1")
+    [row] = plan_linear(LinearProblem(64, 64, torch.bfloat16), Platform.rocm("gfx942")).rows
+    assert row.implementation == "AITER tuned GEMM, shuffled weight"
+
+
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 def test_what_a_checkpoint_says_of_activations_chooses_amds_kernel(arch):
-    plain = FusedLinearProblem(1024, 1024, torch.bfloat16)
+    plain = LinearProblem(1024, 1024, torch.bfloat16)
     platform = Platform.rocm(arch)
     served = {}
     for layout in (Float8Layout(), Float8Layout((128, 128)), Int8Layout(rounds_inputs=True), Mxfp4Layout()):
@@ -268,7 +297,7 @@ def test_unknown_quantization_is_refused_with_what_is_known(config, requested, s
 
 @pytest.mark.parametrize(("weights", "is_kept"), [(Integers(8), True), (Integers(8, 32), False)])
 def test_codes_that_torch_multiplies_are_kept_where_no_kernel_reads_them(weights, is_kept):
-    plain = FusedLinearProblem(64, 64, torch.float32)
+    plain = LinearProblem(64, 64, torch.float32)
     bare = replace(detect_platform(), backends=("torch",), unavailable=(("native", "left out"), ("triton", "left out")))
     kept = held_problem(LINEARS, plain, (weights,), HeldFormat(), bare)
     assert kept == (replace(plain, weight_format=weights) if is_kept else plain)

@@ -111,6 +111,7 @@ class Backend:
         max_rows: largest leading dimension it should serve, None for any; a callable decides by problem and platform.
         tolerance: ``problem -> Tolerance`` of a vendor's library where it promises less than `Op.tolerance`.
         row_rounding: how it rounds its rows, where another kernel may do so and hand it codes and scales.
+        takes_neighbors: whether its kernel takes in what stands around a product.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Backend:
     max_rows: int | Callable[[Any, Platform], int | None] | None = None
     tolerance: Callable[[Any], Tolerance] | None = None
     row_rounding: RowRounding | None = None
+    takes_neighbors: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in BACKEND_ORDER:

@@ -29,6 +29,7 @@ class PlanRow:
     bind: Callable[[Any, Weights], Callable[..., Any]]
     is_fallback: bool
     row_rounding: RowRounding | None = None
+    takes_neighbors: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Plan:
         """How rows may come rounded, codes and scales, to calls of any number of rows; None if they may not."""
         found = {row.row_rounding for row in self.rows}
         return found.pop() if len(found) == 1 else None
+
+    @property
+    def takes_neighbors(self) -> bool:
+        """Whether kernels take in what stands around a product: norm, activation and residual, or rounded rows."""
+        return any(row.takes_neighbors or row.row_rounding is not None for row in self.rows)
 
     @property
     def weight_bytes(self) -> int:

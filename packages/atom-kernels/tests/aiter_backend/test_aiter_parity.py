@@ -15,8 +15,7 @@ from atom_kernels.aiter.tables import cos_sin_tables
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.cli import check
 from atom_kernels.cli.main import main
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem, LinearProblem
-from atom_kernels.linear import OP as LINEAR
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM, LayerNormProblem, RMSNormProblem, layer_norm
 from atom_kernels.operator import Backend
 from atom_kernels.platform import Platform
@@ -27,7 +26,7 @@ from atom_kernels.select import select
 
 MACHINES = [("gfx942", "git"), ("gfx950", "git"), ("gfx942", "pypi"), ("gfx950", "pypi")]
 OPERATORS = {
-    "rms_norm", "add_rms_norm", "layer_norm", "gated_activation", "linear", "fused_linear", "apply_rotary",
+    "rms_norm", "add_rms_norm", "layer_norm", "gated_activation", "linear", "apply_rotary",
     "head_product",
 }  # fmt: skip
 HALF, FLOAT = torch.bfloat16, torch.float32
@@ -123,7 +122,7 @@ def test_a_shuffled_weight_is_the_only_copy_and_one_that_aiter_recognizes(monkey
         ),
         (LINEAR, LinearProblem(64, 64, FLOAT), "bfloat16 and float16, not torch.float32"),
         (LINEAR, LinearProblem(64, 64, HALF), "ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"),
-        (FUSED_LINEAR, FusedLinearProblem(64, 64, FLOAT), "bfloat16 and float16"),
+        (LINEAR, LinearProblem(64, 64, FLOAT, neighbors=True), "bfloat16 and float16"),
         (ROTARY, RotaryProblem(2, 1, 24, 16, HALF, mrope_section=(3, 3, 2)), "one position a token"),
     ],
 )
@@ -161,8 +160,9 @@ def test_rows_that_end_with_a_vector_are_taken(size):
 
 def test_nothing_that_depends_on_the_number_of_rows_serves_batch_invariance():
     platform = replace(Platform.rocm("gfx942"), batch_invariant=True)
-    assert {row.backend for row in select(LINEAR, LinearProblem(64, 64, HALF), platform).rows} == {"triton"}
-    assert select(FUSED_LINEAR, FusedLinearProblem(64, 64, HALF), platform).rows[0].backend == "torch"
+    plan = select(LINEAR, LinearProblem(64, 64, HALF), platform)
+    assert {row.backend for row in plan.rows} == {"triton"}
+    assert not plan.takes_neighbors
 
 
 def test_the_swiglu_of_gpt_oss_is_left_to_triton_where_there_is_one():

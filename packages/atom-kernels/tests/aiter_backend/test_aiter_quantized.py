@@ -13,7 +13,7 @@ from atom_kernels.aiter.library import Library
 from atom_kernels.aiter.quantized.float8_codes import to_machine_float8
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4
-from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem, LinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.linear.asked_rows import ROWS_NOTE, with_rows_asked_for
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform
@@ -49,10 +49,10 @@ def serves(name: str, arch: str, release: str) -> bool:
 
 def run_and_expect(problem, num_rows, arch, release, name):
     generator = torch.Generator().manual_seed(num_rows)
-    weights, _ = OP.make_inputs(problem, 1, generator)
+    weights, _ = LINEAR.make_inputs(problem, 1, generator)
     spread = torch.exp2(torch.randint(-3, 4, (num_rows, 1), generator=generator).float())
     x = (torch.randn(num_rows, problem.in_features, generator=generator) * spread).to(problem.dtype)
-    plan = select(OP, problem)
+    plan = select(LINEAR, problem)
     assert name in plan.rows[0].implementation, plan.passed_over
     rows = rounded_rows(x, problem.weight_format, arch, release)
     # This one rounds them as it reads them, as products of heads do.
@@ -83,17 +83,19 @@ def test_a_product_has_the_numbers_of_its_rounded_rows(name, arch, release):
 def test_every_product_passes_the_check_of_the_command(arch, release):
     with amd_machine(arch, release) as platform, torch.inference_mode():
         passed = set()
-        problems = [problem for problem in OP.parity_problems() if problem.input_format is not None]
-        for case in parity_cases(replace(OP, parity_problems=lambda: problems, parity_rows=(1, 5)), platform, "aiter"):
+        problems = [problem for problem in LINEAR.parity_problems() if problem.input_format is not None]
+        for case in parity_cases(
+            replace(LINEAR, parity_problems=lambda: problems, parity_rows=(1, 5)), platform, "aiter"
+        ):
             assert mismatch(case.run(), case.expected(), case.tolerance) is None, case.label
             passed.add(case.backend)
         assert len(passed) == {("gfx950", "git"): 7, ("gfx950", "pypi"): 6}.get((arch, release), 5)
 
 
 def test_what_the_check_multiplies_is_the_same_number_in_every_float_format():
-    for problem in OP.parity_problems():
+    for problem in LINEAR.parity_problems():
         if problem.input_format is not None and problem.input_format != INT8:
-            _, (x,) = OP.make_inputs(problem, 9, torch.Generator().manual_seed(0))
+            _, (x,) = LINEAR.make_inputs(problem, 9, torch.Generator().manual_seed(0))
             for one in (ROWS, FP4):
                 if x.shape[1] % 32 == 0:
                     assert torch.equal(one.dequantize(one.quantize(x.float()), x.shape[1]), x.float())
@@ -105,13 +107,20 @@ def test_a_linear_between_its_neighbors_is_served_by_the_same_product(name):
     outputs = outputs // 2 if weights != FP4 and outputs % 32 == 0 else outputs
     with amd_machine("gfx950"), torch.inference_mode():
         for gated in (False, True):
-            problem = FusedLinearProblem(
-                size, outputs, BF16, True, weight_format=weights, input_format=INPUTS[weights], gated=gated
+            problem = LinearProblem(
+                size,
+                outputs,
+                BF16,
+                True,
+                weight_format=weights,
+                input_format=INPUTS[weights],
+                gated=gated,
+                neighbors=True,
             )
-            plan = select(FUSED_LINEAR, problem)
+            plan = select(LINEAR, problem)
             assert plan.rows[0].backend == "aiter"
-            made, _ = FUSED_LINEAR.make_inputs(problem, 3, torch.Generator().manual_seed(0))
-            alone = select(OP, problem.product).prepare(made)
+            made, _ = LINEAR.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+            alone = select(LINEAR, problem.product).prepare(made)
             kernel = plan.prepare(made)
             x, residual, norm = (
                 torch.randn(3, size).to(BF16),
@@ -150,10 +159,10 @@ def test_weights_of_mi355x_stay_as_they_are():
 def test_minus_zero_in_a_published_weight_spoils_no_sum(weights):
     problem = linear_problem(weights, 256, 32)
     with amd_machine("gfx942"), torch.inference_mode():
-        made, _ = OP.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+        made, _ = LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
         made["weight"].view(torch.uint8)[3, ::2] = 0x80
         x = torch.randn(4, 256).to(BF16)
-        assert not select(OP, problem).prepare(made)(x).isnan().any()
+        assert not select(LINEAR, problem).prepare(made)(x).isnan().any()
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -161,8 +170,8 @@ def test_inputs_may_be_slices_have_more_dimensions_or_no_rows(name):
     weights, ((size, outputs), *_) = PRODUCTS[name]
     problem = linear_problem(weights, size, outputs)
     with amd_machine("gfx950"), torch.inference_mode():
-        made, _ = OP.make_inputs(problem, 1, torch.Generator().manual_seed(0))
-        kernel = select(OP, problem).prepare(made)
+        made, _ = LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+        kernel = select(LINEAR, problem).prepare(made)
         wide = torch.randn(2, 3, size + 24).to(BF16)
         inside = wide[..., 5:-19]
         before = wide.clone()
@@ -182,10 +191,10 @@ def test_weights_may_be_slices(name):
     weights, ((_, _), (size, outputs), *_) = PRODUCTS[name]
     problem = linear_problem(weights, size, outputs, bias=True)
     with amd_machine("gfx950"), torch.inference_mode():
-        made, _ = OP.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+        made, _ = LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
         apart = {key: torch.stack((tensor, tensor), dim=-1)[..., 1] for key, tensor in made.items()}
         x = torch.randn(3, size).to(BF16)
-        plan = select(OP, problem)
+        plan = select(LINEAR, problem)
         assert torch.equal(plan.prepare(apart)(x), plan.prepare(made)(x))
 
 
@@ -194,8 +203,8 @@ def test_packed_weights_take_the_bytes_that_the_plan_says(name):
     weights, ((size, outputs), *_) = PRODUCTS[name]
     with amd_machine("gfx950"):
         problem = linear_problem(weights, size, outputs)
-        plan = select(OP, problem)
-        made, _ = OP.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+        plan = select(LINEAR, problem)
+        made, _ = LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
         assert plan.prepare(made).weight_bytes == plan.weight_bytes
 
 
@@ -203,8 +212,8 @@ def test_a_row_of_zeros_is_a_row_of_zeros():
     for name, (weights, ((size, outputs), *_)) in PRODUCTS.items():
         with amd_machine("gfx950"), torch.inference_mode():
             problem = linear_problem(weights, size, outputs)
-            made, _ = OP.make_inputs(problem, 1, torch.Generator().manual_seed(0))
-            assert not select(OP, problem).prepare(made)(torch.zeros(2, size, dtype=BF16)).any(), name
+            made, _ = LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+            assert not select(LINEAR, problem).prepare(made)(torch.zeros(2, size, dtype=BF16)).any(), name
 
 
 @pytest.mark.parametrize(
@@ -240,7 +249,7 @@ def test_a_row_of_zeros_is_a_row_of_zeros():
     ],
 )
 def test_what_a_product_cannot_do_is_a_reason(problem, arch, words):
-    plan = select(OP, problem, Platform.rocm(arch))
+    plan = select(LINEAR, problem, Platform.rocm(arch))
     reasons = [reason for backend, reason in plan.passed_over if backend.startswith("aiter")]
     assert any(words in reason for reason in reasons), reasons
 
@@ -248,7 +257,7 @@ def test_what_a_product_cannot_do_is_a_reason(problem, arch, words):
 @pytest.mark.parametrize("weights", [ROWS, TILES, INT8, FP4])
 def test_nothing_that_depends_on_the_number_of_rows_serves_batch_invariance(weights):
     platform = replace(Platform.rocm("gfx950"), batch_invariant=True)
-    assert {row.backend for row in select(OP, linear_problem(weights, 256, 128), platform).rows} != {"aiter"}
+    assert {row.backend for row in select(LINEAR, linear_problem(weights, 256, 128), platform).rows} != {"aiter"}
 
 
 def test_rounding_rows_alone_changes_products_by_the_share_that_who_serves_is_told():
@@ -257,7 +266,7 @@ def test_rounding_rows_alone_changes_products_by_the_share_that_who_serves_is_to
         weight, x = torch.randn(200, 512), torch.randn(64, 512).to(BF16)
         made = {**FP4.quantize(weight), "bias": None}
         exact = x.float() @ FP4.dequantize(made, 512).t()
-        error = (select(OP, problem).prepare(made)(x).float() - exact).pow(2).mean().sqrt()
+        error = (select(LINEAR, problem).prepare(made)(x).float() - exact).pow(2).mean().sqrt()
     assert "about 12 %" in ROWS_NOTE
     assert error / exact.pow(2).mean().sqrt() == pytest.approx(0.12, abs=0.01)
 
@@ -279,7 +288,7 @@ def test_rows_are_rounded_where_the_environment_asks_and_a_product_takes_them(
     arch, asked, changes, rounded, monkeypatch
 ):
     monkeypatch.setenv("ATOM_AITER_MXFP4_ROWS", asked)
-    problem = replace(FusedLinearProblem(256, 128, BF16, weight_format=FP4), **changes)
+    problem = replace(LinearProblem(256, 128, BF16, weight_format=FP4, neighbors=True), **changes)
     assert with_rows_asked_for(problem, Platform.rocm(arch)) == replace(problem, input_format=rounded)
     without = replace(Platform.rocm(arch), unavailable=(("aiter", "is not there"),))
     assert with_rows_asked_for(problem, without) == problem
@@ -287,13 +296,13 @@ def test_rows_are_rounded_where_the_environment_asks_and_a_product_takes_them(
 
 def test_a_function_that_is_not_there_is_never_bound():
     with amd_machine("gfx950") as platform, torch.inference_mode(), bound_functions() as used:
-        for backend in OP.backends:
-            problems = [one for one in OP.parity_problems() if one.input_format is not None]
+        for backend in LINEAR.backends:
+            problems = [one for one in LINEAR.parity_problems() if one.input_format is not None]
             served = [one for one in problems if backend.name == "aiter" and backend.supports(one, platform) is None]
             for problem in served[:1]:
-                made, (x,) = OP.make_inputs(problem, 3, torch.Generator().manual_seed(0))
+                made, (x,) = LINEAR.make_inputs(problem, 3, torch.Generator().manual_seed(0))
                 used.clear()
-                plan_with(OP, problem, backend).prepare(made)(x)
+                plan_with(LINEAR, problem, backend).prepare(made)(x)
                 assert used
                 for missing in used:
                     kept = tuple(one for one in platform.aiter.functions if one[0] != missing)

@@ -13,7 +13,7 @@ from amd_machine import amd_machine
 from atom_kernels.aiter.all_reduce import MAX_BYTES
 from atom_kernels.cases import mismatch
 from atom_kernels.formats import Float8, RowRounding
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.norm import RMSNormProblem, RoundedNormProblem
 from atom_kernels.norm.rounded import rounded_add_rms_norm
 from atom_kernels.operator import Tolerance
@@ -91,21 +91,23 @@ def test_a_sum_is_added_normed_and_rounded_as_the_reference_does_it(
     [(ROWS, Float8(), 48), (COLUMNS, Float8(128, 128), 144), (GROUPS, Float8(128, 128), 136)],
 )
 def test_a_product_takes_what_the_ranks_have_rounded(rounding: RowRounding, form: Float8, outputs: int):
-    problem = FusedLinearProblem(256, outputs, BF16, True, weight_format=form, input_format=Float8(1, rounding.group))
+    problem = LinearProblem(
+        256, outputs, BF16, True, weight_format=form, input_format=Float8(1, rounding.group), neighbors=True
+    )
     parts, weight = uneven(3, 5, 256), weight_of(256)
-    weights, _ = FUSED_LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+    weights, _ = LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
 
     def work(rank: Rank) -> torch.Tensor:
         kernel = select(OP, problem_of(rank, 256, rounding)).prepare({"weight": weight})
         codes, scale, _ = kernel(parts[rank.rank].clone(), parts[2])
-        plan = select(FUSED_LINEAR, problem)
+        plan = select(LINEAR, problem)
         assert plan.row_rounding == rounding
         return plan.prepare(weights)(codes, None, 0.0, 0.0, None, scale)
 
     with amd_machine("gfx942"), torch.inference_mode():
         total = in_order(parts[:2]) + parts[2]
         normed = torch.nn.functional.rms_norm(total.float(), (256,), weight.float(), 1e-5).to(BF16)
-        expected = select(FUSED_LINEAR, problem).prepare(weights)(normed, None, 0.0, 0.0, None)
+        expected = select(LINEAR, problem).prepare(weights)(normed, None, 0.0, 0.0, None)
     for got in on_ranks(2, work):
         assert mismatch(got, expected, Tolerance(0.02 * expected.abs().max().item(), 0.02)) is None
 

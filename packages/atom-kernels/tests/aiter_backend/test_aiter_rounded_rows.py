@@ -12,7 +12,7 @@ from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.rounded import ROUNDED_GATED_ACTIVATION, RoundedActivationProblem
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, RowRounding
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.norm import ROUNDED_ADD_RMS_NORM, ROUNDED_RMS_NORM, RMSNormProblem, RoundedNormProblem, rms_norm
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform
@@ -53,11 +53,13 @@ def test_every_rounding_kernel_passes_the_check_of_the_command(op, arch, release
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_of_rows_that_a_norm_has_rounded_is_that_of_rows_that_it_rounds(name, arch):
     rounding, form, outputs = PRODUCTS[name]
-    problem = FusedLinearProblem(256, outputs, BF16, True, weight_format=form, input_format=Float8(1, rounding.group))
+    problem = LinearProblem(
+        256, outputs, BF16, True, weight_format=form, input_format=Float8(1, rounding.group), neighbors=True
+    )
     with amd_machine(arch), torch.inference_mode():
-        plan = select(FUSED_LINEAR, problem)
+        plan = select(LINEAR, problem)
         assert plan.row_rounding == rounding
-        weights, _ = FUSED_LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
+        weights, _ = LINEAR.make_inputs(problem, 1, torch.Generator().manual_seed(0))
         linear = plan.prepare(weights)
         x = torch.randn(5, 256, generator=torch.Generator().manual_seed(1)).mul(torch.arange(1, 6)[:, None]).to(BF16)
         residual, weight = torch.randn(5, 256).to(BF16), torch.randn(256).mul(0.1).add(1).to(BF16)
@@ -184,8 +186,8 @@ def test_the_longest_rows_are_taken_and_right(op, problem):
 
 
 def test_rows_that_are_rounded_are_refused_by_a_linear_that_rounds_its_own():
-    problem = FusedLinearProblem(64, 32, BF16)
+    problem = LinearProblem(64, 32, BF16, neighbors=True)
     with amd_machine("gfx950"), torch.inference_mode():
-        kernel = select(FUSED_LINEAR, problem).prepare({"weight": torch.ones(32, 64, dtype=BF16)})
+        kernel = select(LINEAR, problem).prepare({"weight": torch.ones(32, 64, dtype=BF16)})
         with pytest.raises(TypeError, match="rounds its rows by itself"):
             kernel(torch.ones(2, 64, dtype=BF16), None, 0.0, 0.0, None, torch.ones(2, 1))

@@ -10,7 +10,7 @@ import torch
 from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm
 from atom_kernels.adapters.triton_backend import MOST_TOKENS
 from atom_kernels.cases import mismatch, parity_cases
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.linear.triton.backend import SKINNY_BACKEND
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig
 from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
@@ -66,7 +66,7 @@ def test_shapes_of_real_models_agree_on_a_gpu(problem, num_rows):
 
 def with_term(problem, parts, num_rows, rank=5):
     """Weights and inputs of a linear with its neighbors, and what adapters add to it, on the device."""
-    weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+    weights, inputs = LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
     adapters = LowRankProblem(problem.in_features, parts, rank, 3, problem.dtype)
     matrices, (_, _, places) = ADD_LOW_RANK.make_inputs(adapters, num_rows, torch.Generator().manual_seed(0))
     device = detect_platform().device
@@ -80,9 +80,9 @@ def with_term(problem, parts, num_rows, rank=5):
 
 CASES = [
     # Parts that share a block of outputs, and blocks that lie in one part.
-    (FusedLinearProblem(96, 70, torch.float32), (40, 13, 17)),
-    (FusedLinearProblem(40, 64, torch.bfloat16, bias=True), (32, 16, 16)),
-    (FusedLinearProblem(40, 24, torch.bfloat16, bias=True, gated=True), (24, 24)),
+    (LinearProblem(96, 70, torch.float32, neighbors=True), (40, 13, 17)),
+    (LinearProblem(40, 64, torch.bfloat16, bias=True, neighbors=True), (32, 16, 16)),
+    (LinearProblem(40, 24, torch.bfloat16, bias=True, gated=True, neighbors=True), (24, 24)),
 ]
 
 
@@ -95,8 +95,8 @@ def test_a_linear_adds_it_before_what_follows_and_other_rows_keep_their_bits(pro
         for places in (term.places_T, (num_rows == 1) + torch.zeros_like(term.places_T)):
             given = term._replace(places_T=places)
             got = linear(*inputs, given)
-            expected = FUSED_LINEAR.reference(problem, weights, *inputs, None, given)
-            assert mismatch(got, expected, FUSED_LINEAR.tolerance(problem)) is None
+            expected = LINEAR.reference(problem, weights, *inputs, None, given)
+            assert mismatch(got, expected, LINEAR.tolerance(problem)) is None
             has_none = (places == 0) | (places > len(term.a_NRI))
             assert torch.equal(got[has_none], linear(*inputs)[has_none])
 
@@ -108,10 +108,10 @@ def test_a_linear_of_more_rows_leaves_it_to_the_operator():
     term = term._replace(add=lambda y, x, add=term.add: (counted.append(len(y)), add(y, x)))
     got, expected = (
         kernel(*inputs, None, term)
-        for kernel in (SKINNY_BACKEND.bind(problem, weights), partial(FUSED_LINEAR.reference, problem, weights))
+        for kernel in (SKINNY_BACKEND.bind(problem, weights), partial(LINEAR.reference, problem, weights))
     )
     assert counted == [MOST_TOKENS + 1]
-    assert mismatch(got, expected, FUSED_LINEAR.tolerance(problem)) is None
+    assert mismatch(got, expected, LINEAR.tolerance(problem)) is None
 
 
 @pytest.mark.gpu
@@ -119,10 +119,10 @@ def test_a_linear_of_more_rows_leaves_it_to_the_operator():
 @pytest.mark.parametrize(("inputs", "parts", "gated"), [(4096, QKV.parts, False), (4096, (12288,) * 2, True)])
 def test_linears_of_real_models_add_it_on_a_gpu(inputs, parts, gated, num_rows):
     outputs = parts[0] if gated else sum(parts)
-    problem = FusedLinearProblem(inputs, outputs, torch.bfloat16, gated=gated)
+    problem = LinearProblem(inputs, outputs, torch.bfloat16, gated=gated, neighbors=True)
     weights, given, term = with_term(problem, parts, num_rows, rank=16)
-    kernel = select(FUSED_LINEAR, problem, only_backend="triton").prepare(weights)
-    got, expected = kernel(*given, None, term), FUSED_LINEAR.reference(problem, weights, *given, None, term)
-    assert mismatch(got, expected, FUSED_LINEAR.tolerance(problem)) is None
+    kernel = select(LINEAR, problem, only_backend="triton").prepare(weights)
+    got, expected = kernel(*given, None, term), LINEAR.reference(problem, weights, *given, None, term)
+    assert mismatch(got, expected, LINEAR.tolerance(problem)) is None
     has_none = (term.places_T == 0) | (term.places_T > 3)
     assert torch.equal(got[has_none], kernel(*given)[has_none])

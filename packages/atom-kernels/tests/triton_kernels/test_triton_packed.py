@@ -9,7 +9,7 @@ import torch
 
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
-from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.linear.triton.backend import PACKED_SKINNY_BACKEND
 from atom_kernels.linear.triton.packed_product import made_plain, packed_linear
 from atom_kernels.linear.triton.packed_weights import PLANE, TILE, pack, packing_of, planes, why_not_packed
@@ -30,17 +30,21 @@ FORMATS = (
 # The interpreter computes with numpy, which says where exp() leaves float32: sigmoid is 0 there, as it should be.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
+WITH_NEIGHBORS = dataclasses.replace(
+    LINEAR, parity_problems=lambda: tuple(problem for problem in LINEAR.parity_problems() if problem.neighbors)
+)
+
 
 def make_case(problem, num_rows):
-    weights, inputs = FUSED_LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
+    weights, inputs = LINEAR.make_inputs(problem, num_rows, torch.Generator().manual_seed(num_rows))
     here = {name: None if tensor is None else tensor.to(DEVICE) for name, tensor in weights.items()}
     moved = tuple(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in inputs)
-    return here, moved, FUSED_LINEAR.reference(problem, weights, *inputs)
+    return here, moved, LINEAR.reference(problem, weights, *inputs)
 
 
 def test_every_format_agrees_with_the_reference():
     count = 0
-    for case in parity_cases(FUSED_LINEAR, detect_platform(), only_backend="triton"):
+    for case in parity_cases(WITH_NEIGHBORS, detect_platform(), only_backend="triton"):
         is_packed = "packed weight" in case.backend or "made plain" in case.backend
         if is_packed and case.label.endswith("rows=1" if "float32" in case.label.split("bias")[0] else "rows=5"):
             problem = mismatch(case.run(), case.expected(), case.tolerance)
@@ -57,18 +61,18 @@ def test_every_format_agrees_with_the_reference():
 )
 @pytest.mark.parametrize(("num_rows", "split_k"), [(1, 3), (3, 2), (19, 1)])
 def test_any_cut_of_inputs_and_rows_gives_the_same_sums(weight_format, num_rows, split_k):
-    problem = FusedLinearProblem(352, 32, torch.float32, bias=True, gated=True, weight_format=weight_format)
+    problem = LinearProblem(352, 32, torch.float32, bias=True, gated=True, weight_format=weight_format, neighbors=True)
     weights, inputs, expected = make_case(problem, num_rows)
     block_k = block_of_inputs(packing_of(weight_format, 352), 128)
     config = SkinnyConfig(1 if num_rows == 1 else 16, 16, block_k, split_k)
     kernel = SkinnyLinear(problem, pack(problem, weights), config)
     for _ in range(2):  # the count of arrivals must be back at zero
-        assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
+        assert mismatch(kernel(*inputs), expected, LINEAR.tolerance(problem)) is None
 
 
 @pytest.mark.parametrize("weight_format", FORMATS, ids=lambda one: one.name)
 def test_a_weight_made_plain_is_what_its_format_holds(weight_format):
-    problem = FusedLinearProblem(288, 40, torch.float32, weight_format=weight_format)
+    problem = LinearProblem(288, 40, torch.float32, weight_format=weight_format, neighbors=True)
     weights, _, _ = make_case(problem, 1)
     expected = weight_format.dequantize(weights, 288)
     assert torch.allclose(made_plain(problem, pack(problem, weights)), expected, rtol=1e-6, atol=1e-7)
@@ -121,26 +125,26 @@ def test_rounded_rows_have_their_own_scales(normed):
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("num_rows", [3, 20])
 def test_rows_that_are_rounded_first_give_products_with_their_scales(num_rows, gated):
-    problem = FusedLinearProblem(
-        256, 64, torch.float32, gated=gated, weight_format=Float8(), input_format=Float8(), bias=True
+    problem = LinearProblem(
+        256, 64, torch.float32, gated=gated, weight_format=Float8(), input_format=Float8(), bias=True, neighbors=True
     )
     weights, (x, *_), _ = make_case(problem, num_rows)
     x = (x * 4).round().clamp(-8, 8) * torch.arange(1, num_rows + 1, device=DEVICE)[:, None]
     x[:, 0] = 448.0 / 16 * torch.arange(1, num_rows + 1, device=DEVICE)  # a scale of 1/16 times the row's number: exact
-    expected = FUSED_LINEAR.reference(problem, weights, x)
+    expected = LINEAR.reference(problem, weights, x)
     config = SkinnyConfig(16, 16, 128, 2, norm_apart=True, rounds=True)
     got = SkinnyLinear(problem, pack(problem, weights), config)(x)
     assert mismatch(got, expected, Tolerance(1e-2, 1e-3)) is None
     without = dataclasses.replace(problem, input_format=None)
-    assert mismatch(got, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
+    assert mismatch(got, LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
 
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("num_columns", [256, 320])
 def test_rows_that_are_rounded_in_groups_give_products_with_the_scales_of_both(num_columns, gated):
     inputs = Float8(1, 128)
-    problem = FusedLinearProblem(
-        num_columns, 96, torch.float32, gated=gated, weight_format=Float8(128, 128), input_format=inputs
+    problem = LinearProblem(
+        num_columns, 96, torch.float32, gated=gated, weight_format=Float8(128, 128), input_format=inputs, neighbors=True
     )
     weights, (x, *_), _ = make_case(problem, 3)
     x = (x * 4).round().clamp(-7, 7)
@@ -148,21 +152,21 @@ def test_rows_that_are_rounded_in_groups_give_products_with_the_scales_of_both(n
     for group, first in enumerate(range(0, num_columns, 128)):
         x[:, first] = 7.0
         x[:, first : first + 128] *= 2.0**group * 448.0 / 7 / 64
-    expected = FUSED_LINEAR.reference(problem, weights, x)
+    expected = LINEAR.reference(problem, weights, x)
     for config in (SkinnyConfig(16, 16, 128, 2, rounds=True), SkinnyConfig(16, 32, 64, 1, rounds=True)):
         got = SkinnyLinear(problem, pack(problem, weights), config)(x)
         assert mismatch(got, expected, Tolerance(1e-2, 1e-3)) is None
     without = dataclasses.replace(problem, input_format=None)
-    assert mismatch(expected, FUSED_LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
+    assert mismatch(expected, LINEAR.reference(without, weights, x), Tolerance(1e-2, 1e-3)) is None
 
 
 @pytest.mark.parametrize("weight_format", FORMATS, ids=lambda one: one.name)
 def test_codes_may_be_scaled_before_the_product_instead_of_its_sums(weight_format):
-    problem = FusedLinearProblem(288, 24, torch.float32, bias=True, gated=True, weight_format=weight_format)
+    problem = LinearProblem(288, 24, torch.float32, bias=True, gated=True, weight_format=weight_format, neighbors=True)
     weights, inputs, expected = make_case(problem, 19)
     block_k = block_of_inputs(packing_of(weight_format, 288), 128)
     kernel = SkinnyLinear(problem, pack(problem, weights), SkinnyConfig(32, 16, block_k, 2, makes_weights=True), 19)
-    assert mismatch(kernel(*inputs), expected, FUSED_LINEAR.tolerance(problem)) is None
+    assert mismatch(kernel(*inputs), expected, LINEAR.tolerance(problem)) is None
 
 
 class PowersBesideIntegers(Integers):
@@ -183,7 +187,7 @@ class PowersBesideIntegers(Integers):
     ],
 )
 def test_what_triton_cannot_read_is_refused(weight_format, reason):
-    problem = FusedLinearProblem(480, 64, torch.bfloat16, weight_format=weight_format)
+    problem = LinearProblem(480, 64, torch.bfloat16, weight_format=weight_format, neighbors=True)
     assert why_not_packed(problem) == reason
     assert reason in (PACKED_SKINNY_BACKEND.supports(problem, Platform.nvidia("sm_90")) or "")
 
@@ -198,23 +202,23 @@ def test_what_triton_cannot_read_is_refused(weight_format, reason):
     ids=lambda one: getattr(one, "arch", None),
 )
 def test_fp8_is_left_to_gpus_that_have_it(platform, reason):
-    problem = FusedLinearProblem(512, 64, torch.bfloat16, weight_format=Float8())
+    problem = LinearProblem(512, 64, torch.bfloat16, weight_format=Float8(), neighbors=True)
     assert PACKED_SKINNY_BACKEND.supports(problem, platform) == reason
 
 
 @pytest.mark.parametrize("num_rows", [1, 20])
 def test_a_format_of_a_class_that_nothing_knows_is_read_by_what_it_says_of_itself(num_rows):
     for one in (Integers(4, 32, Offset.ZERO_POINT), Float8(128, 128), Integers(8)):
-        problem = FusedLinearProblem(256, 64, torch.float32, weight_format=Told(one))
+        problem = LinearProblem(256, 64, torch.float32, weight_format=Told(one), neighbors=True)
         weights, inputs, expected = make_case(problem, num_rows)
-        plan = select(FUSED_LINEAR, problem, only_backend="triton")
+        plan = select(LINEAR, problem, only_backend="triton")
         torch.testing.assert_close(plan.prepare(weights)(*inputs).cpu(), expected, atol=2e-3, rtol=2e-3)
 
 
 def test_packed_weights_take_no_more_memory_than_a_plan_says():
     for weight_format in FORMATS:
-        problem = FusedLinearProblem(352, 128, torch.bfloat16, bias=True, weight_format=weight_format)
-        plan = select(FUSED_LINEAR, problem, only_backend="triton")
+        problem = LinearProblem(352, 128, torch.bfloat16, bias=True, weight_format=weight_format, neighbors=True)
+        plan = select(LINEAR, problem, only_backend="triton")
         assert plan.prepare(make_case(problem, 1)[0]).weight_bytes == plan.weight_bytes, weight_format.name
 
 
@@ -223,18 +227,18 @@ def test_packed_weights_take_no_more_memory_than_a_plan_says():
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("weight_format", FORMATS, ids=lambda one: one.name)
 def test_formats_agree_at_the_sizes_of_models_on_a_gpu(weight_format, gated, num_rows):
-    problem = FusedLinearProblem(2048, 1280, torch.bfloat16, gated=gated, weight_format=weight_format)
+    problem = LinearProblem(2048, 1280, torch.bfloat16, gated=gated, weight_format=weight_format, neighbors=True)
     weights, inputs, expected = make_case(problem, num_rows)
-    got = select(FUSED_LINEAR, problem).prepare(weights)(*inputs)
-    assert mismatch(got, expected.to(DEVICE), FUSED_LINEAR.tolerance(problem)) is None
+    got = select(LINEAR, problem).prepare(weights)(*inputs)
+    assert mismatch(got, expected.to(DEVICE), LINEAR.tolerance(problem)) is None
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_rows", [7, 100, 300])
 def test_rounded_rows_agree_within_their_rounding_on_a_gpu(num_rows):
-    problem = FusedLinearProblem(4096, 6144, torch.bfloat16, weight_format=Float8(), input_format=Float8())
+    problem = LinearProblem(4096, 6144, torch.bfloat16, weight_format=Float8(), input_format=Float8(), neighbors=True)
     weights, inputs, expected = make_case(problem, num_rows)
-    got = select(FUSED_LINEAR, problem).prepare(weights)(*inputs)
+    got = select(LINEAR, problem).prepare(weights)(*inputs)
     # One code of e4m3 is a sixteenth of the number: seldom two roundings of a row disagree.
     assert mismatch(got, expected.to(DEVICE), Tolerance(0.3, 3e-2)) is None
     linear = packed_linear(problem.product, pack(problem, weights))

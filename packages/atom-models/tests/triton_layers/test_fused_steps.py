@@ -19,25 +19,25 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "hidden_act": 
 LATENTS = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 
 # Qkv with its norm, the output with the residual; gate and up with norm and activation, down with the residual.
-ATTENTION = "fused_linear paged_attention fused_linear"
-LATENT_ATTENTION = "fused_linear fused_linear latent_attention fused_linear"
-MLP = "fused_linear fused_linear"
+ATTENTION = "linear paged_attention linear"
+LATENT_ATTENTION = "linear linear latent_attention linear"
+MLP = "linear linear"
 NORMED_TWICE = "{} rms_norm add_rms_norm"
 
 CASES = {
     "LlamaForCausalLM": ({}, f"{ATTENTION} {MLP} {ATTENTION} {MLP} rms_norm"),
     "Gemma3ForCausalLM": (
         {"sliding_window": 8},
-        " ".join(map(NORMED_TWICE.format, (ATTENTION, "fused_linear gated_activation fused_linear") * 2)),
+        " ".join(map(NORMED_TWICE.format, (ATTENTION, "linear gated_activation linear") * 2)),
     ),
     # Experts add the residual, and take no input that is yet to be normed.
     "Qwen3MoeForCausalLM": (
         EXPERTS | {"num_experts": 4},
-        " ".join([f"{ATTENTION} rms_norm fused_linear moe_route moe_experts"] * 2) + " rms_norm",
+        " ".join([f"{ATTENTION} rms_norm linear moe_route moe_experts"] * 2) + " rms_norm",
     ),
     "DeepseekV3ForCausalLM": (
         EXPERTS | LATENTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1},
-        f"{LATENT_ATTENTION} {MLP} {LATENT_ATTENTION} rms_norm fused_linear moe_route {MLP} moe_experts rms_norm",
+        f"{LATENT_ATTENTION} {MLP} {LATENT_ATTENTION} rms_norm linear moe_route {MLP} moe_experts rms_norm",
     ),
 }
 

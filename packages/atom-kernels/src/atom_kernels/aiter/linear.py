@@ -17,7 +17,7 @@ from atom_kernels.operator import Backend, Tolerance, WeightLayout
 from atom_kernels.settings import aiter_shuffles_linears
 
 if TYPE_CHECKING:
-    from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+    from atom_kernels.linear.contract import LinearProblem
     from atom_kernels.platform import Platform
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -26,7 +26,7 @@ _SHUFFLE = (16, 16)
 _ASSEMBLY_TILE = 64
 
 
-def _supports(problem: LinearProblem | FusedLinearProblem, platform: Platform) -> str | None:
+def _supports(problem: LinearProblem, platform: Platform) -> str | None:
     if (reason := problem.why_not_plain()) is not None:
         return reason
     if problem.dtype not in _HALVES:
@@ -46,7 +46,7 @@ def _supports_shuffled(problem: LinearProblem, platform: Platform) -> str | None
         return "heads keep the order of the table, which the embedding may share"
     if not aiter_shuffles_linears():
         return "no measurement shows that a shuffled weight is faster; ATOM_AITER_SHUFFLE_LINEAR=1 asks for it"
-    inputs, outputs = problem.in_features, problem.out_features
+    inputs, outputs = problem.in_features, problem.weight_rows
     is_cut = not (inputs % _ASSEMBLY_TILE or outputs % _ASSEMBLY_TILE)
     if platform.arch == "gfx950" and (problem.dtype is not torch.bfloat16 or not is_cut):
         return f"on gfx950 shuffled weights are bfloat16 in tiles of {_ASSEMBLY_TILE}, not {outputs} x {inputs}"
@@ -78,13 +78,6 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[[torch.Tensor], torc
     return run
 
 
-def _bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
-    """The operators one after the other, each as it is planned by itself."""
-    from atom_kernels.linear.composed import composed
-
-    return composed(problem, _bind(problem.product, weights))
-
-
 def _tolerance(problem: LinearProblem) -> Tolerance:
     """The tolerance of AITER's own tests (op_tests/test_gemm_a16w16.py), for values of order one."""
     return Tolerance(2e-2, 2e-2)
@@ -100,7 +93,4 @@ SHUFFLED_BACKEND = Backend(
     bind=_bind,
     layout=WeightLayout("aiter_shuffled_16x16", pack=_shuffle),
     tolerance=_tolerance,
-)
-FUSED_BACKEND = Backend(
-    name="aiter", implementation="AITER tuned GEMM between operators", supports=_supports, bind=_bind_fused
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from atom_kernels.attention.mla.tuning import LATENT_ATTENTION_TUNING
 from atom_kernels.attention.tuning import PAGED_ATTENTION_TUNING
-from atom_kernels.linear.triton.tuning import FUSED_LINEAR_TUNING
+from atom_kernels.linear.triton.tuning import LINEAR_TUNING
 from atom_kernels.moe.tuning import MOE_EXPERTS_TUNING
 from atom_kernels.platform import Platform
 from atom_kernels.tuned.store import FOLDER, save_rows
@@ -17,7 +17,7 @@ from atom_kernels.tuned.tuner import Trial, Tuning, tune
 
 TUNINGS: dict[str, Tuning] = {
     tuning.operator: tuning
-    for tuning in (FUSED_LINEAR_TUNING, MOE_EXPERTS_TUNING, PAGED_ATTENTION_TUNING, LATENT_ATTENTION_TUNING)
+    for tuning in (LINEAR_TUNING, MOE_EXPERTS_TUNING, PAGED_ATTENTION_TUNING, LATENT_ATTENTION_TUNING)
 }
 
 

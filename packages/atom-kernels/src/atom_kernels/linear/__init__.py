@@ -1,22 +1,8 @@
 """Linear layers over plain and quantized weights, alone and with their neighbors."""
 
-from atom_kernels.linear.contract import (
-    FusedLinearProblem,
-    LinearProblem,
-    fused_linear,
-    linear,
-)
-from atom_kernels.linear.dense import OP
-from atom_kernels.linear.fused import FUSED_LINEAR
+from atom_kernels.linear.contract import LinearProblem, linear
+from atom_kernels.linear.ops import LINEAR
 
-OPS = (OP, FUSED_LINEAR)
+OPS = (LINEAR,)
 
-__all__ = [
-    "FUSED_LINEAR",
-    "OP",
-    "OPS",
-    "FusedLinearProblem",
-    "LinearProblem",
-    "fused_linear",
-    "linear",
-]
+__all__ = ["LINEAR", "OPS", "LinearProblem", "linear"]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from atom_kernels import settings
 from atom_kernels.aiter.quantized import mxfp4, mxfp4_inside
 from atom_kernels.formats import Mxfp4
 
 if TYPE_CHECKING:
-    from atom_kernels.linear.contract import FusedLinearProblem
+    from atom_kernels.linear.contract import LinearProblem
     from atom_kernels.platform import Platform
-
-Problem = TypeVar("Problem", bound="FusedLinearProblem")
 
 # The share is of normal numbers: weights are in MXFP4 already, and rows alone change.
 ROWS_NOTE = (
@@ -22,10 +20,10 @@ ROWS_NOTE = (
 )
 
 
-def with_rows_asked_for(problem: Problem, platform: Platform) -> Problem:
+def with_rows_asked_for(problem: LinearProblem, platform: Platform) -> LinearProblem:
     """The problem with rows in MXFP4, where the environment asks for them and one of AITER's products takes it so."""
     if problem.input_format is not None or not settings.aiter_mxfp4_rows():
         return problem
     rounded = replace(problem, input_format=Mxfp4())
-    products = (mxfp4.FUSED, mxfp4_inside.FUSED)
+    products = (mxfp4.BACKEND, mxfp4_inside.BACKEND)
     return rounded if any(product.why_not(rounded, platform) is None for product in products) else problem

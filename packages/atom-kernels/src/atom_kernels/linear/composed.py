@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.adapters.contract import LowRankTerm
-from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.linear.cases import tolerance
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.norm.contract import rms_norm
+from atom_kernels.operator import Backend, Tolerance
 from atom_kernels.select import select
 
 
+def between_operators(backend: Backend) -> Backend:
+    """The backend of a product, for linears with their neighbors too: other operators run what its kernel leaves.
+
+    A kernel whose rows may come rounded, as `Backend.row_rounding` says, has ``of_rounded(codes, scales)``.
+    """
+
+    def bind(problem: LinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
+        kernel: Any = backend.bind(problem.product, weights)
+        if problem.is_alone:
+            return kernel
+        return composed(problem, kernel, rounded_linear=kernel.of_rounded if backend.row_rounding else None)
+
+    def promised(problem: LinearProblem) -> Tolerance:
+        """What a vendor promises is for the product of rows of order one."""
+        return (backend.tolerance if backend.tolerance and problem.is_alone else tolerance)(problem)
+
+    return replace(backend, bind=bind, tolerance=promised)
+
+
 def composed(
-    problem: FusedLinearProblem,
+    problem: LinearProblem,
     linear: Callable[[torch.Tensor], torch.Tensor],
     *,
     norm: Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor] | None = None,
@@ -23,10 +46,10 @@ def composed(
     activation_backend: str | None = None,
     rounded_linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
-    """The kernel of a `fused_linear`.
+    """The kernel of a linear with its neighbors.
 
     Args:
-        linear: computes `FusedLinearProblem.product` with its weights.
+        linear: computes `LinearProblem.product` with its weights.
         norm: the RMS norm of x with a weight, an epsilon and an offset of the weight; None for plain torch: layers norm
             by a plan of their own before a kernel that serves any number of rows.
         normed_linear: both of these, where that is a kernel less.
@@ -53,9 +76,9 @@ def composed(
             normed = norm(x, norm_weight, eps, norm_offset)
         if row_scale is not None:
             if rounded_linear is None:
-                raise TypeError("fused_linear was given rows that are rounded, and rounds its rows by itself")
+                raise TypeError("linear was given rows that are rounded, and rounds its rows by itself")
             if low_rank is not None:
-                raise TypeError("fused_linear was given rows that are rounded, and adapters multiply them as they were")
+                raise TypeError("linear was given rows that are rounded, and adapters multiply them as they were")
             out = rounded_linear(x, row_scale)
         elif norm_weight is not None and normed_linear is not None:
             out = normed_linear(x, norm_weight, eps, norm_offset)

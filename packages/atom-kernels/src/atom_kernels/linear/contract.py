@@ -1,8 +1,8 @@
-"""What the linear operators compute, in plain torch. T: tokens, K: input features, N: output features."""
+"""What a linear computes, in plain torch. T: tokens, K: input features, N: output features."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,6 +22,9 @@ class LinearProblem:
         out_dtype: the dtype of the result where it is not `dtype`: float32, so that logits keep the sums as they are.
         weight_format: the weight's format, by default plain numbers in `dtype`.
         input_format: what rows of x may be rounded to where that makes a product faster; None leaves them as they are.
+        gated: the weight's first out_features rows give the gate, as many more give up; the result is silu(gate) * up.
+        neighbors: whether calls may bring more than x: a norm of it, scales of rows that are rounded already, a
+            residual, a term of adapters. Which of them a call brings may depend on its number of rows.
     """
 
     in_features: int
@@ -31,8 +34,8 @@ class LinearProblem:
     out_dtype: torch.dtype | None = None
     weight_format: WeightFormat = PLAIN_BY_DEFAULT
     input_format: WeightFormat | None = None
-    # Nothing follows the product: a kernel that may end with the activation serves the linear alone as well.
-    gated = False
+    gated: bool = False
+    neighbors: bool = False
 
     def __post_init__(self) -> None:
         if self.out_dtype not in (None, torch.float32):
@@ -41,7 +44,17 @@ class LinearProblem:
 
     @property
     def weight_rows(self) -> int:
-        return self.out_features
+        return self.out_features * (2 if self.gated else 1)
+
+    @property
+    def product(self) -> LinearProblem:
+        """The product alone, which nothing stands around."""
+        return replace(self, out_features=self.weight_rows, gated=False, neighbors=False)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing stands around the product."""
+        return not (self.gated or self.neighbors)
 
     @property
     def is_plain(self) -> bool:
@@ -57,58 +70,27 @@ class LinearProblem:
         return self.out_dtype or self.dtype
 
 
-@dataclass(frozen=True)
-class FusedLinearProblem(LinearProblem):
-    """As `LinearProblem`, with its neighbors.
-
-    `gated`: the weight's first out_features rows give the gate, as many more give up; the result is silu(gate) * up.
-    """
-
-    gated: bool = False
-
-    @property
-    def weight_rows(self) -> int:
-        return self.out_features * (2 if self.gated else 1)
-
-    @property
-    def product(self) -> LinearProblem:
-        """The linear alone."""
-        sizes = (self.in_features, self.weight_rows, self.dtype, self.bias, self.out_dtype)
-        return LinearProblem(*sizes, self.weight_format, self.input_format)
-
-
 def linear(
     x_TK: torch.Tensor,
     weight_NK: torch.Tensor,
     bias_N: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """``x @ weight.T + bias`` -> [T, N], summed in float32, rounded once to `out_dtype`, by default x's."""
-    out = x_TK.float() @ weight_NK.float().t()
-    return (out if bias_N is None else out + bias_N.float()).to(out_dtype or x_TK.dtype)
-
-
-def fused_linear(
-    x_TK: torch.Tensor,
-    weight_NK: torch.Tensor,
-    bias_N: torch.Tensor | None = None,
     *,
     norm_weight_K: torch.Tensor | None = None,
     eps: float = 0.0,
     norm_offset: float = 0.0,
     gated: bool = False,
     residual_TN: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
     input_format: WeightFormat | None = None,
     row_scale_TG: torch.Tensor | None = None,
     low_rank: LowRankTerm | None = None,
 ) -> torch.Tensor:
-    """A linear with what stands before and after it: ``residual + act(rms_norm(x) @ weight.T + bias + low_rank)``.
+    """``residual + act(rms_norm(x) @ weight.T + bias + low_rank)`` -> [T, N], of which all but the product is optional.
 
     The norm (`rms_norm`; without `norm_weight_K` there is none), the term of adapters, the activation (the gated silu,
     if `gated`) and the residual may each be left out. What is multiplied may be rounded to `input_format`; adapters
-    multiply it as it was. Rounded once to `out_dtype`, by default x's, at the end. With `row_scale_TG` x is rounded
-    already: codes, a scale for each group of a row.
+    multiply it as it was. Summed in float32, rounded once to `out_dtype`, by default x's, at the end. With
+    `row_scale_TG` x is rounded already: codes, a scale for each group of a row.
     """
     x = x_TK.float()
     if row_scale_TG is not None:
@@ -116,7 +98,8 @@ def fused_linear(
     if norm_weight_K is not None:
         x = rms_norm(x, norm_weight_K, eps, weight_offset=norm_offset)
     multiplied = x if input_format is None else input_format.dequantize(input_format.quantize(x), x.shape[-1])
-    out = linear(multiplied, weight_NK, bias_N)
+    out = multiplied @ weight_NK.float().t()
+    out = out if bias_N is None else out + bias_N.float()
     if low_rank is not None:
         add_low_rank(out, x, low_rank.places_T, low_rank.a_NRI, low_rank.b_NrO, parts=low_rank.parts)
     if gated:

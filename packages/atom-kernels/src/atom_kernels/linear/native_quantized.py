@@ -75,7 +75,7 @@ def _by_group(problem: LinearProblem, scale: torch.Tensor) -> torch.Tensor:
     part, group = problem.weight_format.parts["scale"], group_size(problem)
     parts = 1 if part.columns is None else part.columns // group
     spread = scale.repeat_interleave(part.rows, dim=0).repeat_interleave(parts, dim=1)
-    return spread[: problem.out_features, : problem.in_features // group].contiguous()
+    return spread[: problem.weight_rows, : problem.in_features // group].contiguous()
 
 
 def _by_halves(packed: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ def _scale(problem: LinearProblem, weights: Any) -> torch.Tensor:
 
 
 def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
-    rows, columns = problem.out_features, problem.in_features
+    rows, columns = problem.weight_rows, problem.in_features
     groups, parts = columns // group_size(problem), problem.weight_format.parts
     a_group = 4 + ("zero_point" in parts) + 4 * ("minimum" in parts)
     codes = columns // 2 if problem.weight_format.codes.is_packed else columns

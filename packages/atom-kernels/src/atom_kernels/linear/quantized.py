@@ -50,7 +50,7 @@ def _supports_packed(problem: LinearProblem, platform: Any) -> str | None:
         return f"for int8 per row, not {problem.weight_format.name}"
     if problem.dtype != torch.bfloat16:
         return f"for bfloat16 activations, not {problem.dtype}"
-    if problem.in_features % 32 or problem.out_features % 32:
+    if problem.in_features % 32 or problem.weight_rows % 32:
         return "for sizes that are multiples of 32"
     return _probe_once()
 

@@ -16,7 +16,7 @@ from torch import nn
 from atom_kernels.activation import Activation, GatedActivationProblem
 from atom_kernels.activation.contract import gated
 from atom_kernels.activation.ops import GATED_ACTIVATION
-from atom_kernels.linear import OP, LinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.norm import RMS_NORM, RMSNormProblem, rms_norm
 from atom_kernels.select import select
 from atom_models.fallback.attention import LAYER
@@ -92,7 +92,7 @@ class _Owner:
 def _plan_linear(module: nn.Linear, platform: Platform) -> None:
     problem = _product([module])
     parts = {name: [(module, name)] for name in ("weight", "bias")[: 1 + problem.bias]}
-    PlannedLayer(select(OP, problem, platform), module, parts, lambda bound: _on_rows(bound, problem.out_features))
+    PlannedLayer(select(LINEAR, problem, platform), module, parts, lambda bound: _on_rows(bound, problem.out_features))
 
 
 def _product(stacked: list[nn.Linear]) -> LinearProblem:
@@ -124,7 +124,7 @@ def _plan_gated(module: nn.Module, platform: Platform) -> None:
 
     names = ("weight", "bias")[: 1 + product.bias]
     parts = {name: [(half, name) for half in halves] for name in names}
-    PlannedLayer(select(OP, product, platform), module, parts, run_by)
+    PlannedLayer(select(LINEAR, product, platform), module, parts, run_by)
 
 
 def _activation_of(module: nn.Module) -> Activation | None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear import LinearProblem
 from atom_models.adapters.adapted_linear import AdaptedLinear
 from atom_models.adapters.linear_part import LinearPart
 from atom_models.layers.layer import Layer
-from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows, takes_low_rank
+from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
-from atom_models.layers.norms.residual import Term, Unsummed
+from atom_models.layers.norms.residual import Normed, Term, Unsummed
 from atom_models.layers.rank_sum import RankSum
 from atom_models.layers.shard import Shard
 from atom_models.layers.weights import Weights
@@ -96,7 +96,7 @@ class Linear(Layer):
         ]
         num_outputs = sum(shard.features_on_rank for shard in shards.values())
         first, last = self._columns
-        plain = FusedLinearProblem(last - first, num_outputs, context.dtype, self._has_bias, out_dtype)
+        plain = LinearProblem(last - first, num_outputs, context.dtype, self._has_bias, out_dtype)
         part = LinearWeights(plain, quantization.held, matrices, platform=context.platform, device=context.device)
         self._parts.append(part)
         self._owners.update(dict.fromkeys(part.matrices.expected(), part.matrices))
@@ -133,7 +133,7 @@ class Linear(Layer):
         size, piece = shard.features_on_rank, self._ranks.rank * shard.num_pieces // self._ranks.size
         return ((min(piece * size, shard.out_features), min((piece + 1) * size, shard.out_features)),)
 
-    def forward(self, x: Any, base: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: Normed, base: torch.Tensor | None = None) -> torch.Tensor:
         """``x [T, in_features] -> [T, outputs]``, plus `base` if there is one."""
         if base is None:
             return self._apply(x)
@@ -163,7 +163,7 @@ class Linear(Layer):
         else:
             self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
         if self.adapted is not None:
-            takes_term = len(applies) == 1 and takes_low_rank(self._parts[0].plan)
+            takes_term = len(applies) == 1 and self._parts[0].plan.problem.neighbors
             self._apply = self.adapted.around(self._apply, takes_term=takes_term)
 
 

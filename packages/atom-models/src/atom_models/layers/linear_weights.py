@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from atom_kernels.adapters import LowRankTerm
 from atom_kernels.formats import Plain, WeightFormat
-from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.linear.triton.packed_product import norms_while_rounding
 from atom_kernels.plan import Plan
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
-from atom_models.layers.norms.residual import Rounded, Unnormed
+from atom_models.layers.norms.residual import Normed, Rounded, Unnormed
 from atom_models.layers.weights import HeldWeights, RankWeight, Weights
 from atom_models.quantization import LINEARS, HeldFormat
 from atom_models.quantization.packing import held_problem
@@ -37,7 +36,7 @@ class LinearWeights:
 
     def __init__(
         self,
-        plain: FusedLinearProblem,
+        plain: LinearProblem,
         held: HeldFormat,
         matrices: Sequence[StoredMatrix],
         *,
@@ -60,7 +59,7 @@ class LinearWeights:
     def _is_packed_on(self, platform: Platform) -> bool:
         return not self._problem_on(platform).is_plain
 
-    def _problem_on(self, platform: Platform) -> FusedLinearProblem:
+    def _problem_on(self, platform: Platform) -> LinearProblem:
         wanted = self._held.weights or self.matrices.weight_format
         return held_problem(LINEARS, self._plain, (wanted,), self._held, platform)
 
@@ -107,26 +106,21 @@ class LinearWeights:
         return prepare(self.plan, tensors)
 
 
-def plan_linear(problem: FusedLinearProblem, platform: Platform) -> Plan:
-    """The linear with its neighbors where a kernel takes them in, else the linear alone."""
-    fused = select(FUSED_LINEAR, problem, platform)
-    return fused if fused.has_kernel else select(OP, problem.product, platform)
-
-
-def takes_low_rank(plan: Plan) -> bool:
-    """Whether `prepare` gives what adds the term of adapters before what follows the product."""
-    return plan.op is FUSED_LINEAR
+def plan_linear(problem: LinearProblem, platform: Platform) -> Plan:
+    """The plan of a linear, which gets its neighbors where kernels take them in."""
+    plan = select(LINEAR, problem, platform)
+    return select(LINEAR, replace(problem, neighbors=True), platform) if plan.takes_neighbors else plan
 
 
 def max_fused_rows(plan: Plan) -> int:
     """Up to so many rows it pays to leave the norm before the linear and the residual after it to its kernel."""
-    return (plan.rows[0].max_rows or 0) if plan.op is FUSED_LINEAR else 0
+    return (plan.rows[0].max_rows or 0) if plan.problem.neighbors else 0
 
 
 def max_normed_rows(plan: Plan, platform: Platform) -> int:
     """The same for the norm alone. Where the kernel that rounds rows norms them, however many there are, it pays."""
-    rounds = plan.op is FUSED_LINEAR and not plan.rows[-1].is_fallback
-    return sys.maxsize if rounds and norms_while_rounding(plan.problem, platform) else max_fused_rows(plan)
+    rounds = plan.problem.neighbors and norms_while_rounding(plan.problem, platform)
+    return sys.maxsize if rounds else max_fused_rows(plan)
 
 
 def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -138,10 +132,10 @@ def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., to
         weights: the tensors of the format, and "bias" if there is one. The caller drops them.
     """
     run = plan.prepare(weights)
-    if plan.op is not FUSED_LINEAR:
+    if not plan.problem.neighbors:
         return run
 
-    def apply(x: Any, residual: torch.Tensor | None = None, low_rank: LowRankTerm | None = None) -> torch.Tensor:
+    def apply(x: Normed, residual: torch.Tensor | None = None, low_rank: LowRankTerm | None = None) -> torch.Tensor:
         if isinstance(x, Rounded):
             return run(x.codes_TD, None, 0.0, 0.0, residual, x.scale_TG)
         inputs = (*(x if isinstance(x, Unnormed) else (x, None, 0.0, 0.0)), residual)

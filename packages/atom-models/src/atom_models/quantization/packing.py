@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from atom_kernels.formats import Codes, Integers, WeightFormat
-from atom_kernels.linear import FUSED_LINEAR, OP, FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.linear.asked_rows import with_rows_asked_for
 from atom_kernels.moe import ExpertsProblem
 from atom_kernels.moe.ops import MOE_EXPERTS
@@ -29,7 +29,7 @@ class Packable:
 
     Attributes:
         weights: what messages call its weights.
-        operators: problem -> the operators that may run it, each with the problem as it takes it.
+        op: the operator.
         of_any_size: dtype -> a problem of plain weights, of sizes that kernels take in any format.
         pack: (problem, a format for each matrix, the format that activations may be rounded to) -> packed problem.
         as_asked: (packed problem, platform) -> the problem with activations rounded where who serves asks for it.
@@ -37,7 +37,7 @@ class Packable:
     """
 
     weights: str
-    operators: Callable[[Any], Sequence[tuple[Op, Any]]]
+    op: Op
     of_any_size: Callable[[torch.dtype], Any]
     pack: Callable[[Any, Sequence[WeightFormat], WeightFormat | None], Any]
     as_asked: Callable[[Any, Platform], Any] = lambda problem, platform: problem
@@ -46,15 +46,15 @@ class Packable:
 
 LINEARS = Packable(
     "weights",
-    lambda problem: ((FUSED_LINEAR, problem), (OP, problem.product)),
-    lambda dtype: FusedLinearProblem(_ANY_SIZE, _ANY_SIZE, dtype),
+    LINEAR,
+    lambda dtype: LinearProblem(_ANY_SIZE, _ANY_SIZE, dtype),
     lambda problem, formats, inputs: replace(problem, weight_format=formats[0], input_format=inputs),
     as_asked=with_rows_asked_for,
     read_by_torch=(Integers(8),),
 )
 EXPERTS = Packable(
     "experts",
-    lambda problem: ((MOE_EXPERTS, problem),),
+    MOE_EXPERTS,
     lambda dtype: ExpertsProblem(2, 1, _ANY_SIZE, _ANY_SIZE, dtype),
     lambda problem, formats, inputs: replace(
         problem, gate_up_format=formats[0], down_format=formats[-1], input_format=inputs
@@ -79,7 +79,7 @@ def held_problem(
     """
     problem = kind.as_asked(kind.pack(plain, formats, held.inputs), platform)
     is_packed = all(one.codes is not Codes.PLAIN for one in formats)
-    if formats[0] in kind.read_by_torch or (is_packed and _has_kernel(kind, problem, platform)):
+    if formats[0] in kind.read_by_torch or (is_packed and select(kind.op, problem, platform).has_kernel):
         return problem
     if is_packed and held.weights is not None:
         reason = why_never_packed(kind, formats[0], plain.dtype, platform, input_format=held.inputs)
@@ -102,18 +102,12 @@ def why_never_packed(
         input_format: what activations may be rounded to: some kernels want to.
     """
     packed = kind.pack(kind.of_any_size(dtype), (weight_format,), input_format)
-    if _has_kernel(kind, packed, platform):
+    if select(kind.op, packed, platform).has_kernel:
         return None
     # What kernels of plain weights say of every format is no reason.
     said = {
-        backend.supports(problem, platform): problem.why_not_plain()
-        for op, problem in kind.operators(packed)
-        for backend in op.ordered_backends()
+        backend.supports(packed, platform): packed.why_not_plain()
+        for backend in kind.op.ordered_backends()
         if not backend.is_fallback and platform.why_not(backend.name) is None
     }
     return "; ".join(one for one, of_plain in said.items() if one and one != of_plain) or "there is no kernel for it"
-
-
-def _has_kernel(kind: Packable, problem: Any, platform: Platform) -> bool:
-    """Whether a kernel reads the formats of a problem, instead of torch that makes plain numbers of them."""
-    return any(select(op, one, platform).has_kernel for op, one in kind.operators(problem))

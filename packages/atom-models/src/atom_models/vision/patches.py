@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom_kernels.linear import FusedLinearProblem
-from atom_models.layers.linear_weights import plan_linear, prepare
+from atom_kernels.linear import LINEAR, LinearProblem
+from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
 
@@ -58,7 +58,7 @@ class PatchEmbedding(WeightedLayer):
         if bias:
             self.expect(f"{prefix}.bias", (hidden_size,), slot="bias")
         in_features = _COLORS * self._num_frames * spec.patch_size**2
-        self._problem = FusedLinearProblem(in_features, hidden_size, context.dtype, bias)
+        self._problem = LinearProblem(in_features, hidden_size, context.dtype, bias)
         self._apply: Callable[..., Any] = not_loaded(prefix)
 
     def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor) -> torch.Tensor:
@@ -79,4 +79,4 @@ class PatchEmbedding(WeightedLayer):
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         matrix = {"weight": weights["weight"].flatten(1)}
-        self._apply = prepare(plan_linear(self._problem, self._context.platform), weights | matrix)
+        self._apply = select(LINEAR, self._problem, self._context.platform).prepare(weights | matrix)

@@ -8,7 +8,7 @@ from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.float8_codes import SHUFFLE, pack, pack_shuffled
 from atom_kernels.aiter.quantized.fp8_rows import why_not_loaded
-from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
+from atom_kernels.aiter.quantized.linears import RowsProduct, rows_backend, why_not_rounded
 from atom_kernels.formats import Float8, RowRounding
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
@@ -64,14 +64,14 @@ def _bind(problem: LinearProblem, weights: Any, function: str, *, scales_by_colu
     return RowsProduct(quantize, multiply).plus(weights["bias"])
 
 
-SHUFFLED, FUSED_SHUFFLED = backends(
+SHUFFLED = rows_backend(
     "AITER gemm_a8w8_blockscale_bpreshuffle of blocks in fp8",
     _supports_shuffled,
     _bind_shuffled,
     WeightLayout("aiter_fp8_blocks_16x16", pack_shuffled),
     RowRounding(BLOCK, by_column=True),
 )
-PLAIN, FUSED_PLAIN = backends(
+PLAIN = rows_backend(
     "AITER gemm_a8w8_blockscale of blocks in fp8",
     _supports_plain,
     _bind_plain,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.float8_codes import SHUFFLE, pack, pack_shuffled
-from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
+from atom_kernels.aiter.quantized.linears import RowsProduct, rows_backend, why_not_rounded
 from atom_kernels.formats import Float8, RowRounding
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
@@ -84,14 +84,14 @@ def _bind_plain(problem: LinearProblem, weights: Any) -> RowsProduct:
     return RowsProduct(quantize, multiply)
 
 
-SHUFFLED, FUSED_SHUFFLED = backends(
+SHUFFLED = rows_backend(
     "AITER gemm_a8w8_bpreshuffle of rows in fp8",
     _supports_shuffled,
     _bind_shuffled,
     WeightLayout("aiter_fp8_rows_16x16", pack_shuffled),
     RowRounding(),
 )
-PLAIN, FUSED_PLAIN = backends(
+PLAIN = rows_backend(
     "AITER gemm_a8w8 of rows in fp8",
     _supports_plain,
     _bind_plain,

@@ -13,7 +13,7 @@ import torch
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
 from atom_kernels.aiter.quantized.fp8_rows import why_not_loaded
-from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
+from atom_kernels.aiter.quantized.linears import RowsProduct, rows_backend, why_not_rounded
 from atom_kernels.formats import Integers
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
@@ -56,4 +56,4 @@ def _bind(problem: LinearProblem, weights: Any) -> RowsProduct:
     return RowsProduct(quantize, multiply)
 
 
-BACKEND, FUSED = backends("AITER gemm_a8w8 of rows in int8", _supports, _bind, WeightLayout("aiter_int8_rows", _pack))
+BACKEND = rows_backend("AITER gemm_a8w8 of rows in int8", _supports, _bind, WeightLayout("aiter_int8_rows", _pack))

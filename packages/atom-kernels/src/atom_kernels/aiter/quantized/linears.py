@@ -1,4 +1,4 @@
-"""What AITER's quantized products have in common: the rules of their problems, their rows, and a backend of each."""
+"""What AITER's quantized products have in common: the rules of their problems, their rows, and their backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atom_kernels.operator import Backend, WeightLayout
 from atom_kernels.platform import Platform
 
 if TYPE_CHECKING:
-    from atom_kernels.linear.contract import FusedLinearProblem, LinearProblem
+    from atom_kernels.linear.contract import LinearProblem
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
@@ -65,74 +65,46 @@ def aligned(rows: torch.Tensor) -> torch.Tensor:
     return rows.clone() if rows.data_ptr() % ALIGNED else rows
 
 
-def on_rows(problem: LinearProblem, product: Linear) -> Linear:
+class RowsLinear:
     """The linear of rows in the problem's dtype by a product that rounds them, of contiguous ``[T, K]`` with T > 0."""
-    size, out_size, dtype = problem.in_features, problem.weight_rows, problem.dtype
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != size:
-            raise unplanned("linear", x, size, dtype)
+    __slots__ = ("_dtype", "_out_size", "_product", "_size")
+
+    def __init__(self, problem: LinearProblem, product: RowsProduct | Linear) -> None:
+        self._size, self._out_size, self._dtype = problem.in_features, problem.out_features, problem.dtype
+        self._product: Any = product
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        size = self._size
+        if x.dtype is not self._dtype or x.shape[-1] != size:
+            raise unplanned("linear", x, size, self._dtype)
         rows = x.reshape(-1, size).contiguous()
         if not rows.shape[0]:
-            return x.new_empty((*x.shape[:-1], out_size))
-        return product(rows).view(*x.shape[:-1], out_size)
+            return x.new_empty((*x.shape[:-1], self._out_size))
+        return self._product(rows).view(*x.shape[:-1], self._out_size)
 
-    return run
-
-
-def on_rounded_rows(
-    problem: LinearProblem, product: RowsProduct
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The linear of rows ``[T, K]`` that are rounded already."""
-
-    def run(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        if codes.shape[-1] != problem.in_features:
-            raise unplanned("linear", codes, problem.in_features, codes.dtype)
+    def of_rounded(self, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """The linear of rows ``[T, K]`` that are rounded already, by a `RowsProduct`."""
+        if codes.shape[-1] != self._size:
+            raise unplanned("linear", codes, self._size, codes.dtype)
         if not codes.shape[0]:
-            return codes.new_empty((0, problem.weight_rows), dtype=problem.dtype)
-        return product.multiply(codes, scale)
-
-    return run
+            return codes.new_empty((0, self._out_size), dtype=self._dtype)
+        return self._product.multiply(codes, scale)
 
 
-def backends(
+def rows_backend(
     implementation: str,
     supports: Callable[[LinearProblem, Platform], str | None],
-    bind: Callable[[LinearProblem, Any], Linear],
+    bind: Callable[[LinearProblem, Any], RowsProduct | Linear],
     layout: WeightLayout,
     row_rounding: RowRounding | None = None,
-) -> tuple[Backend, Backend]:
-    """A product as the backend of a linear alone, and of one between its neighbors.
-
-    With `row_rounding` neighbors may round its rows: it is a `RowsProduct` then.
-    """
-
-    def bind_alone(problem: LinearProblem, weights: Any) -> Linear:
-        return on_rows(problem, bind(problem, weights))
-
-    def bind_fused(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
-        from atom_kernels.linear.composed import composed
-
-        product = bind(problem.product, weights)
-        rounded = (
-            on_rounded_rows(problem.product, product) if row_rounding and isinstance(product, RowsProduct) else None
-        )
-        return composed(
-            problem,
-            on_rows(problem.product, product),
-            rounded_linear=rounded,
-        )
-
-    def supports_fused(problem: FusedLinearProblem, platform: Platform) -> str | None:
-        return supports(problem.product, platform)
-
-    alone = Backend(name="aiter", implementation=implementation, supports=supports, bind=bind_alone, layout=layout)
-    fused = Backend(
+) -> Backend:
+    """The backend of a product. With `row_rounding` neighbors may round its rows: it is a `RowsProduct` then."""
+    return Backend(
         name="aiter",
-        implementation=f"{implementation}, between operators",
-        supports=supports_fused,
-        bind=bind_fused,
+        implementation=implementation,
+        supports=supports,
+        bind=lambda problem, weights: RowsLinear(problem, bind(problem, weights)),
         layout=layout,
         row_rounding=row_rounding,
     )
-    return alone, fused

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
-from atom_kernels.aiter.quantized.linears import RowsProduct, backends, why_not_rounded
+from atom_kernels.aiter.quantized.linears import RowsProduct, rows_backend, why_not_rounded
 from atom_kernels.formats import Mxfp4
 from atom_kernels.operator import WeightLayout
 from atom_kernels.platform import Platform
@@ -74,6 +74,6 @@ def _bind(problem: LinearProblem, weights: Any) -> RowsProduct:
     return RowsProduct(quantize, multiply).plus(weights["bias"])
 
 
-BACKEND, FUSED = backends(
+BACKEND = rows_backend(
     "AITER gemm_a4w4 of rows in MXFP4", _supports, _bind, WeightLayout("aiter_mxfp4_16x16", _pack, _num_bytes)
 )

@@ -11,7 +11,7 @@ import torch
 
 from atom_kernels.aiter.api import api_of
 from atom_kernels.aiter.library import library
-from atom_kernels.aiter.quantized.linears import Linear, backends, why_not_rounded
+from atom_kernels.aiter.quantized.linears import Linear, rows_backend, why_not_rounded
 from atom_kernels.formats import Mxfp4
 from atom_kernels.operator import SOURCE
 from atom_kernels.platform import Platform
@@ -42,4 +42,4 @@ def _bind(problem: LinearProblem, weights: Any) -> Linear:
     return multiply if bias is None else lambda rows: multiply(rows).add_(bias)
 
 
-BACKEND, FUSED = backends("AITER gemm_a16wfp4, which rounds rows to MXFP4", _supports, _bind, SOURCE)
+BACKEND = rows_backend("AITER gemm_a16wfp4, which rounds rows to MXFP4", _supports, _bind, SOURCE)

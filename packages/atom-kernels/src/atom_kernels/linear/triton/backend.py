@@ -12,32 +12,31 @@ from atom_kernels.adapters.contract import LowRankTerm
 from atom_kernels.adapters.triton_backend import MOST_TOKENS
 from atom_kernels.dtypes import FLOATS, why_not_dtype
 from atom_kernels.linear.composed import composed
-from atom_kernels.linear.contract import FusedLinearProblem
-from atom_kernels.linear.dense import OP
+from atom_kernels.linear.contract import LinearProblem
+from atom_kernels.linear.dense import DENSE_BACKEND
 from atom_kernels.linear.triton.choice.configs import skinny_configs
 from atom_kernels.linear.triton.packed_product import packed_linear, why_not_read
 from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT
 from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.operator import Backend
 from atom_kernels.platform import detect_platform
-from atom_kernels.select import select
 
 
-def _supports(problem: FusedLinearProblem, platform: Any) -> str | None:
+def _supports(problem: LinearProblem, platform: Any) -> str | None:
     return problem.why_not_plain() or _why_not(problem, platform)
 
 
-def _supports_packed(problem: FusedLinearProblem, platform: Any) -> str | None:
+def _supports_packed(problem: LinearProblem, platform: Any) -> str | None:
     return why_not_read(problem, platform) or _why_not(problem, platform)
 
 
-def _why_not(problem: FusedLinearProblem, platform: Any) -> str | None:
+def _why_not(problem: LinearProblem, platform: Any) -> str | None:
     if platform.batch_invariant:
         return "a row's sums depend on how many rows there are"
     return why_not_dtype(problem.dtype, FLOATS)
 
 
-def _why_not_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:
+def _why_not_skinny(problem: LinearProblem, platform: Any) -> str | None:
     if problem.dtype is torch.float16:
         return "float16 may overflow where the norm's scale comes after the product"
     if not skinny_configs(problem, platform):
@@ -45,11 +44,11 @@ def _why_not_skinny(problem: FusedLinearProblem, platform: Any) -> str | None:
     return None
 
 
-def _max_rows(problem: FusedLinearProblem, platform: Any) -> int:
+def _max_rows(problem: LinearProblem, platform: Any) -> int:
     return max(skinny_configs(problem, platform))
 
 
-def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
+def _bind_skinny(problem: LinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     configs = skinny_configs(problem, detect_platform())
     launches = {rows: SkinnyLinear(problem, weights, config, rows) for rows, config in configs.items()}
     most = max(launches)
@@ -76,14 +75,12 @@ def _bind_skinny(problem: FusedLinearProblem, weights: Any) -> Callable[..., tor
     return run
 
 
-def _bind_composed(problem: FusedLinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
+def _bind_composed(problem: LinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     from atom_kernels.norm.triton_backend import rms_norm_by_triton
 
-    linear: Callable[..., torch.Tensor]
-    if problem.is_plain:
-        linear, normed = select(OP, problem.product).prepare(weights), None
-    else:
-        linear = normed = packed_linear(problem.product, weights)
+    bind = DENSE_BACKEND.bind if problem.is_plain else packed_linear
+    linear = bind(problem.product, weights)
+    normed = None if problem.is_plain else linear
     return composed(problem, linear, norm=rms_norm_by_triton, normed_linear=normed, activation_backend="triton")
 
 
@@ -93,6 +90,7 @@ SKINNY_BACKEND = Backend(
     supports=lambda problem, platform: _supports(problem, platform) or _why_not_skinny(problem, platform),
     bind=_bind_skinny,
     max_rows=_max_rows,
+    takes_neighbors=True,
 )
 PACKED_SKINNY_BACKEND = Backend(
     name="triton",
@@ -101,6 +99,7 @@ PACKED_SKINNY_BACKEND = Backend(
     bind=_bind_skinny,
     layout=PACKED_LAYOUT,
     max_rows=_max_rows,
+    takes_neighbors=True,
 )
 PACKED_COMPOSED_BACKEND = Backend(
     name="triton",
@@ -108,10 +107,12 @@ PACKED_COMPOSED_BACKEND = Backend(
     supports=_supports_packed,
     bind=_bind_composed,
     layout=PACKED_LAYOUT,
+    takes_neighbors=True,
 )
 COMPOSED_BACKEND = Backend(
     name="triton",
     implementation="torch linear between Triton kernels",
     supports=_supports,
     bind=_bind_composed,
+    takes_neighbors=True,
 )

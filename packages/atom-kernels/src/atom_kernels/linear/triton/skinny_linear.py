@@ -23,7 +23,7 @@ _RANKS_AT_ONCE = 16
 
 
 class SkinnyLinear:
-    """The kernel for one weight and one configuration; called with the inputs of `fused_linear`.
+    """The kernel for one weight and one configuration; called with the inputs of `linear`.
 
     Splits of the inputs count their arrivals on the device, so that calls for one weight must follow each other. The
     counters of `num_rows` rows are kept, those of more are made for the call.
@@ -67,7 +67,7 @@ class SkinnyLinear:
         problem, config = self._problem, self._config
         if x.dtype is not problem.dtype or x.dim() != 2 or x.shape[1] != problem.in_features:
             planned = f"[T, {problem.in_features}] {problem.dtype}"
-            raise TypeError(f"fused_linear was planned for {planned}, got {list(x.shape)} {x.dtype}")
+            raise TypeError(f"linear was planned for {planned}, got {list(x.shape)} {x.dtype}")
         if x.stride(1) != 1:
             x = x.contiguous()
         out = torch.empty(x.shape[0], problem.out_features, dtype=problem.result_dtype, device=x.device)

@@ -11,7 +11,7 @@ import torch
 
 from atom_kernels.formats import Float8, Integers
 from atom_kernels.formats import num_bytes as format_bytes
-from atom_kernels.linear.contract import FusedLinearProblem
+from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.backend import COMPOSED_BACKEND, PACKED_COMPOSED_BACKEND
 from atom_kernels.linear.triton.packed_weights import Packing, pack, packing_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, tuning_key
@@ -64,7 +64,7 @@ _PACKED = {
 _FEWEST, _MOST = 90, 1300
 
 
-def candidates(problem: FusedLinearProblem, num_rows: int) -> list[SkinnyConfig]:
+def candidates(problem: LinearProblem, num_rows: int) -> list[SkinnyConfig]:
     """Every block with the first splits that fill the GPU, and the norm before inside or apart."""
     # Whether rows are normed and rounded by a kernel of their own.
     before = [(num_rows > _NORMS_INSIDE, False)]
@@ -80,12 +80,12 @@ def candidates(problem: FusedLinearProblem, num_rows: int) -> list[SkinnyConfig]
     ]
 
 
-def is_normed(problem: FusedLinearProblem) -> bool:
+def is_normed(problem: LinearProblem) -> bool:
     """In a model, projections to more features follow a norm; those back to fewer add the residual."""
     return problem.gated or problem.out_features > problem.in_features
 
 
-def _shapes(problem: FusedLinearProblem, num_rows: int) -> list[tuple[int, ...]]:
+def _shapes(problem: LinearProblem, num_rows: int) -> list[tuple[int, ...]]:
     """Blocks of rows, outputs and inputs, warps and stages; one row is tried with and without tensor cores."""
     if not problem.is_plain:
         return _shapes_of_packed(problem, packing_of(problem.weight_format, problem.in_features), num_rows)
@@ -97,7 +97,7 @@ def _shapes(problem: FusedLinearProblem, num_rows: int) -> list[tuple[int, ...]]
     return [(height, *shape) for shape in _FEW_ROWS] + one + halves
 
 
-def _shapes_of_packed(problem: FusedLinearProblem, packing: Packing, num_rows: int) -> list[tuple[int, ...]]:
+def _shapes_of_packed(problem: LinearProblem, packing: Packing, num_rows: int) -> list[tuple[int, ...]]:
     if num_rows == 1:
         shapes = _ONE_ROW_OF_WORDS if packing.is_planar else _ONE_ROW_OF_BYTES
         return [(1, n, k, warps, stages) for n, k, warps in shapes for stages in (1, 3, 4, 5)]
@@ -108,7 +108,7 @@ def _shapes_of_packed(problem: FusedLinearProblem, packing: Packing, num_rows: i
     return [shape for shape in found if shape[2] == block_of_inputs(packing, shape[2])]
 
 
-def _splits(problem: FusedLinearProblem, row_blocks: int, block_n: int, block_k: int) -> list[tuple[int, int]]:
+def _splits(problem: LinearProblem, row_blocks: int, block_n: int, block_k: int) -> list[tuple[int, int]]:
     """Splits of the inputs, each with the steps to ask for ahead."""
     blocks, steps = row_blocks * -(-problem.out_features // block_n), -(-problem.in_features // block_k)
     tile_bytes = format_bytes(problem.weight_format, block_n, block_k) * (2 if problem.gated else 1)
@@ -124,7 +124,7 @@ def _splits(problem: FusedLinearProblem, row_blocks: int, block_n: int, block_k:
 class LinearSubject(Subject):
     """Copies of one problem's weights on the GPU, enough that none finds itself in the cache; seeded."""
 
-    def __init__(self, problem: FusedLinearProblem) -> None:
+    def __init__(self, problem: LinearProblem) -> None:
         self._problem = problem
         self._generator = torch.Generator("cuda").manual_seed(0)
         copies = max(2, num_copies(format_bytes(problem.weight_format, problem.weight_rows, problem.in_features)))
@@ -164,7 +164,7 @@ class LinearSubject(Subject):
         return torch.randn(*shape, generator=self._generator, device="cuda").to(self._problem.dtype)
 
 
-def _problems() -> Mapping[str, FusedLinearProblem]:
+def _problems() -> Mapping[str, LinearProblem]:
     """The projections of a layer, and heads."""
     # hidden, outputs of queries, keys and values, inputs of the output projection, intermediate (0: experts)
     models = {
@@ -175,11 +175,11 @@ def _problems() -> Mapping[str, FusedLinearProblem]:
         "gpt-oss-20b": (2880, 5120, 4096, 0),
     }
     heads = {
-        f"{model} lm_head": FusedLinearProblem(hidden, 151936, torch.bfloat16, out_dtype=torch.float32)
+        f"{model} lm_head": LinearProblem(hidden, 151936, torch.bfloat16, out_dtype=torch.float32)
         for model, hidden in (("Qwen3-0.6B", 1024), ("Qwen3-8B", 4096))
     }
     projections = {
-        f"{model} {name}": FusedLinearProblem(k, n, torch.bfloat16, gated=gated)
+        f"{model} {name}": LinearProblem(k, n, torch.bfloat16, gated=gated)
         for model, (hidden, qkv, heads, intermediate) in models.items()
         for name, k, n, gated in (
             ("qkv_proj", hidden, qkv, False),
@@ -197,6 +197,6 @@ def _problems() -> Mapping[str, FusedLinearProblem]:
     return projections | heads | packed
 
 
-FUSED_LINEAR_TUNING = Tuning(
-    operator="fused_linear", rows=(1, 16, 32, 64, 128), problems=_problems, key=tuning_key, subject=LinearSubject
+LINEAR_TUNING = Tuning(
+    operator="linear", rows=(1, 16, 32, 64, 128), problems=_problems, key=tuning_key, subject=LinearSubject
 )

@@ -16,6 +16,10 @@ class Unnormed(NamedTuple):
     eps: float
     weight_offset: float
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.x_TD.shape
+
 
 class Rounded(NamedTuple):
     """Activations as the linear that reads them would round them: see `atom_kernels.formats.RowRounding`."""

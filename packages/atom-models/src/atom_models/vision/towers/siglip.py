@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.mixers import MixerPlan
+from atom_kernels.select import select
 from atom_models.build_context import BuildContext
 from atom_models.layers import Layer, LayerNorm, Residual, RMSNorm, UngatedMLP
-from atom_models.layers.linear_weights import plan_linear, prepare
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.vision.attention import PictureAttention, attend_within, plan_attention
@@ -75,7 +75,7 @@ class TurnedLinear(WeightedLayer):
     def __init__(self, in_features: int, out_features: int, context: BuildContext, *, name: str) -> None:
         super().__init__(context)
         self.expect(name, (in_features, out_features), slot="weight")
-        self._problem = FusedLinearProblem(in_features, out_features, context.dtype, False)
+        self._problem = LinearProblem(in_features, out_features, context.dtype, False)
         self._apply: Callable[[torch.Tensor], torch.Tensor] = not_loaded(name)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ class TurnedLinear(WeightedLayer):
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         matrix = {"weight": weights["weight"].t().contiguous()}
-        self._apply = prepare(plan_linear(self._problem, self._context.platform), matrix)
+        self._apply = select(LINEAR, self._problem, self._context.platform).prepare(matrix)
 
 
 class Gemma3Projector(Layer):

@@ -19,7 +19,7 @@ from atom_kernels.triton.limits import fitting
 from atom_kernels.tuned import TunedRow, tuned_on_arch, tuned_rows
 from atom_kernels.tuned.sizes import sizes
 
-_OPERATOR = "fused_linear"
+_OPERATOR = "linear"
 # Numbers of rows with a configuration each.
 _ROWS = (1, 16, 32)
 _PACKED_ROWS = (1, 16, 32, 64, 128)
