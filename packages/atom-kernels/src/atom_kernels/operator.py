@@ -111,6 +111,7 @@ class Backend:
         max_rows: largest leading dimension it should serve, None for any; a callable decides by problem and platform.
         tolerance: ``problem -> Tolerance`` of a vendor's library where it promises less than `Op.tolerance`.
         row_rounding: how it rounds its rows, where another kernel may do so and hand it codes and scales.
+        most_rows_with_term: up to so many rows a linear's kernel takes, after the op's inputs, a `LowRankTerm` to add.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Backend:
     max_rows: int | Callable[[Any, Platform], int | None] | None = None
     tolerance: Callable[[Any], Tolerance] | None = None
     row_rounding: RowRounding | None = None
+    most_rows_with_term: int = 0
 
     def __post_init__(self) -> None:
         if self.name not in BACKEND_ORDER:

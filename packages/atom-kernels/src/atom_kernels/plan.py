@@ -29,6 +29,7 @@ class PlanRow:
     bind: Callable[[Any, Weights], Callable[..., Any]]
     is_fallback: bool
     row_rounding: RowRounding | None = None
+    most_rows_with_term: int = 0
 
 
 @dataclass(frozen=True)

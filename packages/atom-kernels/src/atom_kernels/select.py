@@ -133,7 +133,7 @@ def _choose_rows(
 
 def _row(backend: Backend, limit: int | None) -> PlanRow:
     names, how = (backend.name, backend.implementation), (backend.layout, backend.bind, backend.is_fallback)
-    return PlanRow(limit, *names, *how, backend.row_rounding)
+    return PlanRow(limit, *names, *how, backend.row_rounding, backend.most_rows_with_term)
 
 
 def _label(backend: Backend) -> str:

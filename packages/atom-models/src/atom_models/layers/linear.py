@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom_kernels.linear import FusedLinearProblem
+from atom_kernels.linear import FUSED_LINEAR, FusedLinearProblem
 from atom_models.adapters.adapted_linear import AdaptedLinear
 from atom_models.adapters.linear_part import LinearPart
 from atom_models.layers.layer import Layer
-from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows, takes_low_rank
+from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows, most_rows_with_term
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Term, Unsummed
@@ -163,8 +163,11 @@ class Linear(Layer):
         else:
             self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
         if self.adapted is not None:
-            takes_term = len(applies) == 1 and takes_low_rank(self._parts[0].plan)
-            self._apply = self.adapted.around(self._apply, takes_term=takes_term)
+            plan = self._parts[0].plan
+            most_rows = most_rows_with_term(plan) if len(applies) == 1 else 0
+            self._apply = self.adapted.around(
+                self._apply, most_rows=most_rows, takes_residual=plan.op is FUSED_LINEAR
+            )
 
 
 class ReplicatedLinear(Linear):

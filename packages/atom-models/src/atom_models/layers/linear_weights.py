@@ -113,9 +113,12 @@ def plan_linear(problem: FusedLinearProblem, platform: Platform) -> Plan:
     return fused if fused.has_kernel else select(OP, problem.product, platform)
 
 
-def takes_low_rank(plan: Plan) -> bool:
-    """Whether `prepare` gives what adds the term of adapters before what follows the product."""
-    return plan.op is FUSED_LINEAR
+def most_rows_with_term(plan: Plan) -> int:
+    """Up to so many rows `prepare` gives what adds the term of adapters, and does so before what follows the product."""
+    if plan.op is FUSED_LINEAR:
+        return sys.maxsize
+    first = plan.rows[0]
+    return first.most_rows_with_term if first.max_rows is None else min(first.most_rows_with_term, first.max_rows)
 
 
 def max_fused_rows(plan: Plan) -> int:
@@ -130,7 +133,7 @@ def max_normed_rows(plan: Plan, platform: Platform) -> int:
 
 
 def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``apply(x, residual=None, low_rank=None)`` with those weights; without neighbors it is ``apply(x)``.
+    """``apply(x, residual=None, low_rank=None)`` with those weights; without neighbors it is ``apply(x, low_rank=None)``.
 
     x may be `Unnormed`, and there may be a residual, in fused rows. It may be `Rounded` where the plan says how.
 

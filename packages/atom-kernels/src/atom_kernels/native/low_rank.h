@@ -1,0 +1,137 @@
+/* The two products of low-rank adapters, y += B (A x) in float32, in shares of threads: `shrink_share` for all, then a
+ * barrier, then `expand_share`. A thread reads long pieces of memory in their order, as fast as memory gives them. */
+#pragma once
+#include "lanes.h"
+
+#define RANKS 4 /* rows of B at a time */
+#define OUTPUTS 1024 /* of a run: their sums stay in the L1 */
+#define ALIGNED 32 /* outputs of a piece: threads write to cache lines of their own */
+
+/* a is [num_places][parts * rank][inputs], b is [num_places][rank][outputs]. Part p has the outputs up to ends[p]. Tokens
+ * have places from 1; those in other places have no adapter. */
+typedef struct {
+    const int64_t *places;
+    const void *a, *b;
+    const int64_t *ends;
+    int64_t tokens, num_places, inputs, rank, parts;
+} low_rank_t;
+
+INLINE int has_adapter(const low_rank_t *term, int64_t token) {
+    return term->places[token] >= 1 && term->places[token] <= term->num_places;
+}
+
+/* A thread's part [from, to) of as many pieces for each token that has an adapter, one token's behind the other's. */
+INLINE void pieces_of_thread(const low_rank_t *term, int64_t pieces, int64_t *from, int64_t *to) {
+    int64_t all = 0, threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    for (int64_t t = 0; t < term->tokens; t++) all += has_adapter(term, t) ? pieces : 0;
+    *from = all * thread / threads, *to = all * (thread + 1) / threads;
+}
+
+/* Adds to each of TILE sums the products of a row with x, as far as one instruction does them; returns how far. */
+INLINE int64_t dots_f32(const f32 *const *rows, const f32 *x, int64_t inputs, vf *sums) { return 0; }
+INLINE int64_t dots_bf16(const bf16 *const *rows, const bf16 *x, int64_t inputs, vf *sums) {
+    int64_t i = 0;
+#if defined(__AVX512BF16__)
+    for (; i + 2 * VL <= inputs; i += 2 * VL) {
+        __m512bh of_x = (__m512bh)_mm512_loadu_si512(x + i);
+        for (int r = 0; r < TILE; r++) {
+            __builtin_prefetch(rows[r] + i + TILE * inputs);
+            sums[r] = (vf)_mm512_dpbf16_ps((__m512)sums[r], of_x, (__m512bh)_mm512_loadu_si512(rows[r] + i));
+        }
+    }
+#endif
+    return i;
+}
+
+#define DEFINE_SHRINK(T)                                                                                           \
+    /* inner = A x for up to TILE rows of A; those past the last one repeat it. */                                 \
+    static void shrink_##T(const T *a, const T *x, int64_t count, int64_t inputs, float *inner) {                  \
+        const T *rows[TILE];                                                                                       \
+        vf sums[TILE];                                                                                             \
+        for (int r = 0; r < TILE; r++) {                                                                           \
+            rows[r] = a + (r < count ? r : count - 1) * inputs;                                                    \
+            sums[r] = vf_set(0.0f);                                                                                \
+        }                                                                                                          \
+        int64_t i = dots_##T(rows, x, inputs, sums);                                                               \
+        for (; i + VL <= inputs; i += VL) {                                                                        \
+            vf of_x = vf_load_##T(x + i);                                                                          \
+            for (int r = 0; r < TILE; r++) {                                                                       \
+                __builtin_prefetch(rows[r] + i + TILE * inputs);                                                   \
+                sums[r] += vf_load_##T(rows[r] + i) * of_x;                                                        \
+            }                                                                                                      \
+        }                                                                                                          \
+        float totals[TILE];                                                                                        \
+        vf_store(totals, sum_lanes(sums));                                                                         \
+        for (int64_t r = 0; r < count; r++) {                                                                      \
+            for (int64_t j = i; j < inputs; j++) totals[r] += T##_to_float(rows[r][j]) * T##_to_float(x[j]);       \
+            inner[r] = totals[r];                                                                                  \
+        }                                                                                                          \
+    }                                                                                                              \
+                                                                                                                   \
+    /* A thread's share of inner [tokens][parts * rank], whose rows of tokens without an adapter are not written. */ \
+    static void shrink_share_##T(const low_rank_t *term, const T *x, int64_t x_stride, float *inner) {             \
+        const int64_t rows = term->parts * term->rank, pieces = (rows + TILE - 1) / TILE;                          \
+        int64_t from, to;                                                                                          \
+        pieces_of_thread(term, pieces, &from, &to);                                                                \
+        for (int64_t t = 0; t < term->tokens && to > 0; t++) {                                                     \
+            if (!has_adapter(term, t)) continue;                                                                   \
+            for (int64_t piece = from > 0 ? from : 0; piece < pieces && piece < to; piece++) {                     \
+                int64_t first = piece * TILE, count = rows - first < TILE ? rows - first : TILE;                   \
+                const T *a = (const T *)term->a + ((term->places[t] - 1) * rows + first) * term->inputs;           \
+                shrink_##T(a, x + t * x_stride, count, term->inputs, inner + t * rows + first);                    \
+            }                                                                                                      \
+            from -= pieces, to -= pieces;                                                                          \
+        }                                                                                                          \
+    }
+
+#define DEFINE_EXPAND(T, Y)                                                                                        \
+    /* y += B inner for up to OUTPUTS outputs of a part. */                                                        \
+    static void expand_##T##_##Y(const float *inner, const T *b, int64_t rank, int64_t stride, int64_t size, Y *y) { \
+        float sums[OUTPUTS] = {0};                                                                                 \
+        int64_t i = 0, r = 0;                                                                                      \
+        for (; r + RANKS <= rank; r += RANKS) {                                                                    \
+            const T *rows = b + r * stride;                                                                        \
+            for (i = 0; i + VL <= size; i += VL) {                                                                 \
+                vf sum = vf_load(sums + i);                                                                        \
+                for (int k = 0; k < RANKS; k++) {                                                                  \
+                    __builtin_prefetch(rows + i + (k + RANKS) * stride);                                           \
+                    sum += inner[r + k] * vf_load_##T(rows + i + k * stride);                                      \
+                }                                                                                                  \
+                vf_store(sums + i, sum);                                                                           \
+            }                                                                                                      \
+            for (; i < size; i++)                                                                                  \
+                for (int k = 0; k < RANKS; k++) sums[i] += inner[r + k] * T##_to_float(rows[i + k * stride]);      \
+        }                                                                                                          \
+        for (; r < rank; r++)                                                                                      \
+            for (i = 0; i < size; i++) sums[i] += inner[r] * T##_to_float(b[r * stride + i]);                      \
+        for (i = 0; i + VL <= size; i += VL) vf_store_##Y(y + i, vf_load_##Y(y + i) + vf_load(sums + i));          \
+        for (; i < size; i++) y[i] = float_to_##Y(Y##_to_float(y[i]) + sums[i]);                                   \
+    }                                                                                                              \
+                                                                                                                   \
+    /* Outputs [from, to) of a token. */                                                                           \
+    static void expand_token_##T##_##Y(const low_rank_t *term, int64_t token, const float *inner, Y *y,            \
+                                       int64_t from, int64_t to) {                                                 \
+        const int64_t rank = term->rank, outputs = term->ends[term->parts - 1];                                    \
+        const T *b = (const T *)term->b + (term->places[token] - 1) * rank * outputs;                              \
+        for (int64_t p = 0; p < term->parts; p++) {                                                                \
+            const int64_t end = term->ends[p] < to ? term->ends[p] : to;                                           \
+            for (int64_t size; from < end; from += size) {                                                         \
+                size = end - from < OUTPUTS ? end - from : OUTPUTS;                                                \
+                expand_##T##_##Y(inner + p * rank, b + from, rank, outputs, size, y + from);                       \
+            }                                                                                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+                                                                                                                   \
+    /* A thread's share of y [tokens][outputs]. */                                                                 \
+    static void expand_share_##T##_##Y(const low_rank_t *term, const float *inner, Y *y, int64_t y_stride) {       \
+        const int64_t outputs = term->ends[term->parts - 1], pieces = (outputs + ALIGNED - 1) / ALIGNED;           \
+        int64_t from, to;                                                                                          \
+        pieces_of_thread(term, pieces, &from, &to);                                                                \
+        for (int64_t t = 0; t < term->tokens && to > 0; t++) {                                                     \
+            if (!has_adapter(term, t)) continue;                                                                   \
+            if (from < pieces)                                                                                     \
+                expand_token_##T##_##Y(term, t, inner + t * term->parts * term->rank, y + t * y_stride,            \
+                                       from > 0 ? from * ALIGNED : 0, to < pieces ? to * ALIGNED : outputs);       \
+            from -= pieces, to -= pieces;                                                                          \
+        }                                                                                                          \
+    }

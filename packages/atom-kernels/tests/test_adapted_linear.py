@@ -1,0 +1,70 @@
+"""A linear that adds what adapters give: the bits of both kernels one after the other, whatever the threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm
+from atom_kernels.linear import OP, LinearProblem
+from atom_kernels.select import NoBackendError, select
+
+BF16, F32 = torch.bfloat16, torch.float32
+# Inputs, parts, rank: outputs that fill no tile, parts that threads share, rows of A that fill no block.
+SIZES = ((24, (32, 16, 16), 5), (600, (300, 40, 1), 3), (576, (192, 64), 16), (96, (2500,), 4))
+
+
+@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def make(sizes, dtype, out_dtype=None, *, num_rows=6):
+    """A bound linear in C, a term for it, and inputs."""
+    num_inputs, parts, rank = sizes
+    problem = LinearProblem(num_inputs, sum(parts), dtype, bias=True, out_dtype=out_dtype)
+    try:
+        plan = select(OP, problem, only_backend="native")
+    except NoBackendError as error:
+        pytest.skip(str(error))
+    generator = torch.Generator().manual_seed(0)
+    weights, (x,) = OP.make_inputs(problem, num_rows, generator)
+    low_rank = LowRankProblem(num_inputs, parts, rank, 3, dtype)
+    matrices, (_, _, places) = ADD_LOW_RANK.make_inputs(low_rank, num_rows, generator)
+    kernel = select(ADD_LOW_RANK, low_rank, only_backend="native").prepare(matrices)
+    term = LowRankTerm(places, matrices["a"], matrices["b"], parts, lambda y, x: kernel(y, x, places))
+    return plan.prepare(weights), x, term
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), [(F32, None), (BF16, None), (BF16, F32)])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_it_has_the_bits_of_both_one_after_the_other(sizes, dtype, out_dtype, threads):
+    for num_rows in (1, 2, 3, 6, 17, 64):
+        bound, x, term = make(sizes, dtype, out_dtype, num_rows=num_rows)
+        apart = bound(x)
+        term.add(apart, x)
+        together = bound(x, term)
+        assert together.dtype == apart.dtype
+        assert torch.equal(together, apart)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_it_has_the_same_bits_with_any_number_of_threads(dtype, request):
+    """Parts of threads begin and end within a part of the outputs."""
+    request.addfinalizer(lambda threads=torch.get_num_threads(): torch.set_num_threads(threads))
+    bound, x, term = make((576, (192, 64, 130), 5), dtype)
+    found = []
+    for threads in (1, 2, 3, 4):
+        torch.set_num_threads(threads)
+        found.append(bound(x, term))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_a_term_of_another_layer_is_refused():
+    bound, x, term = make(SIZES[0], F32)
+    for a, b in ((term.a_NRI[..., 1:], term.b_NrO), (term.a_NRI, term.b_NrO[..., 1:]), (term.a_NRI.half(), term.b_NrO)):
+        with pytest.raises(TypeError, match="a linear of 24 inputs and 64 outputs in torch.float32 was given adapters of"):
+            bound(x, term._replace(a_NRI=a, b_NrO=b))
