@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm
+from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm, MatricesInC
 from atom_kernels.linear import OP, LinearProblem
 from atom_kernels.select import NoBackendError, select
 
@@ -35,7 +35,8 @@ def make(sizes, dtype, out_dtype=None, *, num_rows=6):
     low_rank = LowRankProblem(num_inputs, parts, rank, 3, dtype)
     matrices, (_, _, places) = ADD_LOW_RANK.make_inputs(low_rank, num_rows, generator)
     kernel = select(ADD_LOW_RANK, low_rank, only_backend="native").prepare(matrices)
-    term = LowRankTerm(places, matrices["a"], matrices["b"], parts, lambda y, x: kernel(y, x, places))
+    a, b = matrices["a"], matrices["b"]
+    term = LowRankTerm(places, a, b, parts, lambda y, x: kernel(y, x, places), MatricesInC(a, b, parts))
     return plan.prepare(weights), x, term
 
 
@@ -65,6 +66,7 @@ def test_it_has_the_same_bits_with_any_number_of_threads(dtype, request):
 
 def test_a_term_of_another_layer_is_refused():
     bound, x, term = make(SIZES[0], F32)
-    for a, b in ((term.a_NRI[..., 1:], term.b_NrO), (term.a_NRI, term.b_NrO[..., 1:]), (term.a_NRI.half(), term.b_NrO)):
-        with pytest.raises(TypeError, match="a linear of 24 inputs and 64 outputs in torch.float32 was given adapters of"):
-            bound(x, term._replace(a_NRI=a, b_NrO=b))
+    (a, b), parts = (term.a_NRI, term.b_NrO), term.parts
+    for other in ((a[..., 1:], b, parts), (a, b[..., :48], parts[:2]), (a.half(), b.half(), parts)):
+        with pytest.raises(TypeError, match="a linear of inputs, outputs and dtype .* was given adapters of"):
+            bound(x, term._replace(in_c=MatricesInC(*other)))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import Array, c_int64, c_void_p
-from functools import cache
-from itertools import accumulate
+from ctypes import c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -51,14 +49,14 @@ def _max_rows(problem: LinearProblem, platform: Any) -> int | None:
 
 def _bind(problem: LinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
     name = _FUNCTIONS[problem.dtype, problem.result_dtype]
-    library = load_native("linear", {name: "pppplll", f"adapted_{name}": "pppplllpppplll"})
+    library = load_native("linear", {name: "pppplll", f"adapted_{name}": "pppplllpp"})
     function, adapted = getattr(library, name), getattr(library, f"adapted_{name}")
     weight, bias = weights["weight"].contiguous(), weights["bias"]
     bias = None if bias is None else bias.contiguous()
     k, n, dtype, result_dtype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
     # Arguments that never change are converted for C once.
     weight_pointer, bias_pointer = c_void_p(weight.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
-    c_k, c_n = c_int64(k), c_int64(n)
+    c_k, c_n, kind = c_int64(k), c_int64(n), (k, n, dtype)
 
     def run(x: torch.Tensor, low_rank: LowRankTerm | None = None, _keep_alive: Any = (weight, bias)) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != k:
@@ -71,28 +69,13 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
         if low_rank is None:
             function(*arguments)
         else:
-            adapted(*arguments, *_of_term(problem, low_rank))
+            matrices = low_rank.in_c
+            if matrices.kind != kind:
+                raise TypeError(f"a linear of inputs, outputs and dtype {kind} was given adapters of {matrices.kind}")
+            adapted(*arguments, low_rank.places_T.data_ptr(), matrices.address)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
 
     return run
-
-
-def _of_term(problem: LinearProblem, low_rank: LowRankTerm) -> tuple[Any, ...]:
-    """The arguments of C for what adapters add."""
-    places, a, b, parts, _ = low_rank
-    num_places, rank, num_outputs = b.shape
-    if a.dtype is not problem.dtype or a.shape[-1] != problem.in_features or num_outputs != problem.out_features:
-        raise TypeError(
-            f"a linear of {problem.in_features} inputs and {problem.out_features} outputs in {problem.dtype} was given "
-            f"adapters of {a.shape[-1]} and {num_outputs} in {a.dtype}"
-        )
-    return places.data_ptr(), a.data_ptr(), b.data_ptr(), _ends(parts), num_places, rank, len(parts)
-
-
-@cache
-def _ends(parts: tuple[int, ...]) -> Array[c_int64]:
-    """The output behind the last of each part, for C."""
-    return (c_int64 * len(parts))(*accumulate(parts))
 
 
 NATIVE_BACKEND = Backend(

@@ -5,27 +5,17 @@
 
 #define RANKS 4 /* rows of B at a time */
 #define OUTPUTS 1024 /* of a run: their sums stay in the L1 */
-#define ALIGNED 32 /* outputs of a piece: threads write to cache lines of their own */
 
-/* a is [num_places][parts * rank][inputs], b is [num_places][rank][outputs]. Part p has the outputs up to ends[p]. Tokens
- * have places from 1; those in other places have no adapter. */
+/* a is [num_places][parts * rank][inputs], b is [num_places][rank][outputs]. Part p has the outputs up to ends[p]. As
+ * `atom_kernels.adapters.matrices_in_c` fills it in. */
 typedef struct {
-    const int64_t *places;
     const void *a, *b;
     const int64_t *ends;
-    int64_t tokens, num_places, inputs, rank, parts;
-} low_rank_t;
+    int64_t num_places, inputs, rank, parts;
+} matrices_t;
 
-INLINE int has_adapter(const low_rank_t *term, int64_t token) {
-    return term->places[token] >= 1 && term->places[token] <= term->num_places;
-}
-
-/* A thread's part [from, to) of as many pieces for each token that has an adapter, one token's behind the other's. */
-INLINE void pieces_of_thread(const low_rank_t *term, int64_t pieces, int64_t *from, int64_t *to) {
-    int64_t all = 0, threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    for (int64_t t = 0; t < term->tokens; t++) all += has_adapter(term, t) ? pieces : 0;
-    *from = all * thread / threads, *to = all * (thread + 1) / threads;
-}
+/* Tokens have places from 1; those in other places have no adapter. */
+INLINE int has_adapter(const matrices_t *of, int64_t place) { return place >= 1 && place <= of->num_places; }
 
 /* Adds to each of TILE sums the products of a row with x, as far as one instruction does them; returns how far. */
 INLINE int64_t dots_f32(const f32 *const *rows, const f32 *x, int64_t inputs, vf *sums) { return 0; }
@@ -69,16 +59,18 @@ INLINE int64_t dots_bf16(const bf16 *const *rows, const bf16 *x, int64_t inputs,
     }                                                                                                              \
                                                                                                                    \
     /* A thread's share of inner [tokens][parts * rank], whose rows of tokens without an adapter are not written. */ \
-    static void shrink_share_##T(const low_rank_t *term, const T *x, int64_t x_stride, float *inner) {             \
-        const int64_t rows = term->parts * term->rank, pieces = (rows + TILE - 1) / TILE;                          \
-        int64_t from, to;                                                                                          \
-        pieces_of_thread(term, pieces, &from, &to);                                                                \
-        for (int64_t t = 0; t < term->tokens && to > 0; t++) {                                                     \
-            if (!has_adapter(term, t)) continue;                                                                   \
+    static void shrink_share_##T(const matrices_t *of, const int64_t *places, int64_t tokens, const T *x,          \
+                                 int64_t x_stride, float *inner) {                                                 \
+        const int64_t rows = of->parts * of->rank, pieces = (rows + TILE - 1) / TILE;                              \
+        int64_t all = 0, threads = omp_get_num_threads(), thread = omp_get_thread_num();                           \
+        for (int64_t t = 0; t < tokens; t++) all += has_adapter(of, places[t]) ? pieces : 0;                       \
+        int64_t from = all * thread / threads, to = all * (thread + 1) / threads;                                  \
+        for (int64_t t = 0; t < tokens && to > 0; t++) {                                                           \
+            if (!has_adapter(of, places[t])) continue;                                                             \
             for (int64_t piece = from > 0 ? from : 0; piece < pieces && piece < to; piece++) {                     \
                 int64_t first = piece * TILE, count = rows - first < TILE ? rows - first : TILE;                   \
-                const T *a = (const T *)term->a + ((term->places[t] - 1) * rows + first) * term->inputs;           \
-                shrink_##T(a, x + t * x_stride, count, term->inputs, inner + t * rows + first);                    \
+                const T *a = (const T *)of->a + ((places[t] - 1) * rows + first) * of->inputs;                     \
+                shrink_##T(a, x + t * x_stride, count, of->inputs, inner + t * rows + first);                      \
             }                                                                                                      \
             from -= pieces, to -= pieces;                                                                          \
         }                                                                                                          \
@@ -108,30 +100,20 @@ INLINE int64_t dots_bf16(const bf16 *const *rows, const bf16 *x, int64_t inputs,
         for (; i < size; i++) y[i] = float_to_##Y(Y##_to_float(y[i]) + sums[i]);                                   \
     }                                                                                                              \
                                                                                                                    \
-    /* Outputs [from, to) of a token. */                                                                           \
-    static void expand_token_##T##_##Y(const low_rank_t *term, int64_t token, const float *inner, Y *y,            \
-                                       int64_t from, int64_t to) {                                                 \
-        const int64_t rank = term->rank, outputs = term->ends[term->parts - 1];                                    \
-        const T *b = (const T *)term->b + (term->places[token] - 1) * rank * outputs;                              \
-        for (int64_t p = 0; p < term->parts; p++) {                                                                \
-            const int64_t end = term->ends[p] < to ? term->ends[p] : to;                                           \
-            for (int64_t size; from < end; from += size) {                                                         \
-                size = end - from < OUTPUTS ? end - from : OUTPUTS;                                                \
-                expand_##T##_##Y(inner + p * rank, b + from, rank, outputs, size, y + from);                       \
+    /* Outputs [from, to) of y [tokens][outputs]. */                                                               \
+    static void expand_share_##T##_##Y(const matrices_t *of, const int64_t *places, int64_t tokens,                \
+                                       const float *inner, Y *y, int64_t y_stride, int64_t from, int64_t to) {     \
+        const int64_t rank = of->rank, outputs = of->ends[of->parts - 1];                                          \
+        for (int64_t t = 0; t < tokens; t++) {                                                                     \
+            if (!has_adapter(of, places[t])) continue;                                                             \
+            const T *b = (const T *)of->b + (places[t] - 1) * rank * outputs;                                      \
+            for (int64_t p = 0, at = from; p < of->parts; p++) {                                                   \
+                const int64_t end = of->ends[p] < to ? of->ends[p] : to;                                           \
+                for (int64_t size; at < end; at += size) {                                                         \
+                    size = end - at < OUTPUTS ? end - at : OUTPUTS;                                                \
+                    expand_##T##_##Y(inner + (t * of->parts + p) * rank, b + at, rank, outputs, size,              \
+                                     y + t * y_stride + at);                                                       \
+                }                                                                                                  \
             }                                                                                                      \
-        }                                                                                                          \
-    }                                                                                                              \
-                                                                                                                   \
-    /* A thread's share of y [tokens][outputs]. */                                                                 \
-    static void expand_share_##T##_##Y(const low_rank_t *term, const float *inner, Y *y, int64_t y_stride) {       \
-        const int64_t outputs = term->ends[term->parts - 1], pieces = (outputs + ALIGNED - 1) / ALIGNED;           \
-        int64_t from, to;                                                                                          \
-        pieces_of_thread(term, pieces, &from, &to);                                                                \
-        for (int64_t t = 0; t < term->tokens && to > 0; t++) {                                                     \
-            if (!has_adapter(term, t)) continue;                                                                   \
-            if (from < pieces)                                                                                     \
-                expand_token_##T##_##Y(term, t, inner + t * term->parts * term->rank, y + t * y_stride,            \
-                                       from > 0 ? from * ALIGNED : 0, to < pieces ? to * ALIGNED : outputs);       \
-            from -= pieces, to -= pieces;                                                                          \
         }                                                                                                          \
     }

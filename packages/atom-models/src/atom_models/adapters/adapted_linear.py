@@ -76,7 +76,7 @@ class AdaptedLinear:
             if step is None or stacked is None:
                 return apply(x, *residual)
             term = stacked.term(step)
-            if len(step.places) <= most_rows:
+            if step.num_tokens <= most_rows:
                 return apply(x, *(residual or no_residual), term)
             y = apply(x)
             term.add(y, x)
