@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm, MatricesInC
+from atom_kernels.formats import Integers, Offset
 from atom_kernels.linear import OP, LinearProblem
 from atom_kernels.select import NoBackendError, select
 
@@ -22,10 +25,11 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-def make(sizes, dtype, out_dtype=None, *, num_rows=6):
+def make(sizes, dtype, out_dtype=None, weight_format=None, *, num_rows=6):
     """A bound linear in C, a term for it, and inputs."""
     num_inputs, parts, rank = sizes
-    problem = LinearProblem(num_inputs, sum(parts), dtype, bias=True, out_dtype=out_dtype)
+    formats = {} if weight_format is None else {"weight_format": weight_format}
+    problem = LinearProblem(num_inputs, sum(parts), dtype, bias=True, out_dtype=out_dtype, **formats)
     try:
         plan = select(OP, problem, only_backend="native")
     except NoBackendError as error:
@@ -50,6 +54,16 @@ def test_it_has_the_bits_of_both_one_after_the_other(sizes, dtype, out_dtype, th
         together = bound(x, term)
         assert together.dtype == apart.dtype
         assert torch.equal(together, apart)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("weight_format", [Integers(8), Integers(4, 32, Offset.MINIMUM)], ids=lambda one: one.name)
+def test_packed_weights_do_so_where_sums_are_kept(weight_format, dtype, threads):
+    for sizes, num_rows in product(((96, (32, 16, 17), 5), (576, (192, 64), 16), (96, (2500,), 4)), (1, 6, 8, 17, 64)):
+        bound, x, term = make(sizes, dtype, F32, weight_format, num_rows=num_rows)
+        apart = bound(x)
+        term.add(apart, x)
+        assert torch.equal(bound(x, term), apart)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

@@ -165,9 +165,7 @@ class Linear(Layer):
         if self.adapted is not None:
             plan = self._parts[0].plan
             most_rows = most_rows_with_term(plan) if len(applies) == 1 else 0
-            self._apply = self.adapted.around(
-                self._apply, most_rows=most_rows, takes_residual=plan.op is FUSED_LINEAR
-            )
+            self._apply = self.adapted.around(self._apply, most_rows=most_rows, takes_residual=plan.op is FUSED_LINEAR)
 
 
 class ReplicatedLinear(Linear):
