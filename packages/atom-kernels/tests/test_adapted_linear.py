@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -69,7 +70,7 @@ def test_packed_weights_do_so_where_sums_are_kept(weight_format, dtype, threads)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_it_has_the_same_bits_with_any_number_of_threads(dtype, request):
     """Parts of threads begin and end within a part of the outputs."""
-    request.addfinalizer(lambda threads=torch.get_num_threads(): torch.set_num_threads(threads))
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     bound, x, term = make((576, (192, 64, 130), 5), dtype)
     found = []
     for threads in (1, 2, 3, 4):

@@ -4,8 +4,7 @@
 #include "ahead.h"
 #include "lanes.h"
 
-#define RANKS 4 /* rows of B at a time */
-#define OUTPUTS 1024 /* of a run: their sums stay in the L1 */
+#define WIDTH 4 /* registers of outputs at a time */
 
 /* a is [num_places][parts * rank][inputs], b is [num_places][rank][outputs]. Part p has the outputs up to ends[p]. As
  * `atom_kernels.adapters.matrices_in_c` fills it in. */
@@ -109,28 +108,29 @@ INLINE int64_t dots_bf16(const bf16 *const *rows, const bf16 *x, int64_t inputs,
         }                                                                                                          \
     }
 
+/* y += B inner for as many outputs as `width` registers hold, whose sums take in all ranks. */
 #define DEFINE_EXPAND(T, Y)                                                                                        \
-    /* y += B inner for up to OUTPUTS outputs of a part. */                                                        \
-    static void expand_##T##_##Y(const float *inner, const T *b, int64_t rank, int64_t stride, int64_t size, Y *y) { \
-        float sums[OUTPUTS] = {0};                                                                                 \
-        int64_t i = 0, r = 0;                                                                                      \
-        for (; r + RANKS <= rank; r += RANKS) {                                                                    \
-            const T *rows = b + r * stride;                                                                        \
-            for (i = 0; i + VL <= size; i += VL) {                                                                 \
-                vf sum = vf_load(sums + i);                                                                        \
-                for (int k = 0; k < RANKS; k++) {                                                                  \
-                    __builtin_prefetch(rows + i + (k + RANKS) * stride);                                           \
-                    sum += inner[r + k] * vf_load_##T(rows + i + k * stride);                                      \
-                }                                                                                                  \
-                vf_store(sums + i, sum);                                                                           \
-            }                                                                                                      \
-            for (; i < size; i++)                                                                                  \
-                for (int k = 0; k < RANKS; k++) sums[i] += inner[r + k] * T##_to_float(rows[i + k * stride]);      \
+    INLINE void expand_##T##_##Y(const int width, const float *inner, const T *b, int64_t rank, int64_t stride, Y *y) { \
+        vf sums[WIDTH];                                                                                            \
+        for (int k = 0; k < width; k++) sums[k] = vf_set(0.0f);                                                    \
+        for (int64_t r = 0; r < rank; r++) {                                                                       \
+            const T *row = b + r * stride;                                                                         \
+            __builtin_prefetch(row + WIDTH * VL);                                                                  \
+            __builtin_prefetch(row + WIDTH * VL + WIDTH * VL / 2);                                                 \
+            for (int k = 0; k < width; k++) sums[k] += inner[r] * vf_load_##T(row + k * VL);                       \
         }                                                                                                          \
-        for (; r < rank; r++)                                                                                      \
-            for (i = 0; i < size; i++) sums[i] += inner[r] * T##_to_float(b[r * stride + i]);                      \
-        for (i = 0; i + VL <= size; i += VL) vf_store_##Y(y + i, vf_load_##Y(y + i) + vf_load(sums + i));          \
-        for (; i < size; i++) y[i] = float_to_##Y(Y##_to_float(y[i]) + sums[i]);                                   \
+        for (int k = 0; k < width; k++) vf_store_##Y(y + k * VL, vf_load_##Y(y + k * VL) + sums[k]);               \
+    }                                                                                                              \
+                                                                                                                   \
+    static void expand_part_##T##_##Y(const float *inner, const T *b, int64_t rank, int64_t stride, int64_t size, Y *y) { \
+        int64_t i = 0;                                                                                             \
+        for (; i + WIDTH * VL <= size; i += WIDTH * VL) expand_##T##_##Y(WIDTH, inner, b + i, rank, stride, y + i); \
+        for (; i + VL <= size; i += VL) expand_##T##_##Y(1, inner, b + i, rank, stride, y + i);                    \
+        for (; i < size; i++) {                                                                                    \
+            float sum = 0.0f;                                                                                      \
+            for (int64_t r = 0; r < rank; r++) sum += inner[r] * T##_to_float(b[r * stride + i]);                  \
+            y[i] = float_to_##Y(Y##_to_float(y[i]) + sum);                                                         \
+        }                                                                                                          \
     }                                                                                                              \
                                                                                                                    \
     /* Outputs [from, to) of y [tokens][outputs]. */                                                               \
@@ -142,11 +142,10 @@ INLINE int64_t dots_bf16(const bf16 *const *rows, const bf16 *x, int64_t inputs,
             const T *b = (const T *)of->b + (places[t] - 1) * rank * outputs;                                      \
             for (int64_t p = 0, at = from; p < of->parts; p++) {                                                   \
                 const int64_t end = of->ends[p] < to ? of->ends[p] : to;                                           \
-                for (int64_t size; at < end; at += size) {                                                         \
-                    size = end - at < OUTPUTS ? end - at : OUTPUTS;                                                \
-                    expand_##T##_##Y(inner + (t * of->parts + p) * rank, b + at, rank, outputs, size,              \
-                                     y + t * y_stride + at);                                                       \
-                }                                                                                                  \
+                if (at >= end) continue;                                                                           \
+                expand_part_##T##_##Y(inner + (t * of->parts + p) * rank, b + at, rank, outputs, end - at,         \
+                                      y + t * y_stride + at);                                                      \
+                at = end;                                                                                          \
             }                                                                                                      \
         }                                                                                                          \
     }

@@ -114,7 +114,7 @@ def plan_linear(problem: FusedLinearProblem, platform: Platform) -> Plan:
 
 
 def most_rows_with_term(plan: Plan) -> int:
-    """Up to so many rows `prepare` gives what adds the term of adapters, and does so before what follows the product."""
+    """Up to so many rows `prepare` gives what adds the term of adapters, before what follows the product."""
     if plan.op is FUSED_LINEAR:
         return sys.maxsize
     first = plan.rows[0]
@@ -133,7 +133,7 @@ def max_normed_rows(plan: Plan, platform: Platform) -> int:
 
 
 def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``apply(x, residual=None, low_rank=None)`` with those weights; without neighbors it is ``apply(x, low_rank=None)``.
+    """``apply(x, residual=None, low_rank=None)`` with those weights; without neighbors ``apply(x, low_rank=None)``.
 
     x may be `Unnormed`, and there may be a residual, in fused rows. It may be `Rounded` where the plan says how.
 
