@@ -112,6 +112,7 @@ class Backend:
         tolerance: ``problem -> Tolerance`` of a vendor's library where it promises less than `Op.tolerance`.
         row_rounding: how it rounds its rows, where another kernel may do so and hand it codes and scales.
         takes_neighbors: whether its kernel takes in what stands around a product.
+        most_rows_with_term: up to so many rows a linear's kernel takes, after the op's inputs, a `LowRankTerm` to add.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Backend:
     tolerance: Callable[[Any], Tolerance] | None = None
     row_rounding: RowRounding | None = None
     takes_neighbors: bool = False
+    most_rows_with_term: int = 0
 
     def __post_init__(self) -> None:
         if self.name not in BACKEND_ORDER:

@@ -30,6 +30,7 @@ class PlanRow:
     is_fallback: bool
     row_rounding: RowRounding | None = None
     takes_neighbors: bool = False
+    most_rows_with_term: int = 0
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,8 @@ def _choose_rows(
 
 def _row(backend: Backend, limit: int | None) -> PlanRow:
     names, how = (backend.name, backend.implementation), (backend.layout, backend.bind, backend.is_fallback)
-    return PlanRow(limit, *names, *how, backend.row_rounding, backend.takes_neighbors)
+    around = (backend.takes_neighbors, backend.most_rows_with_term)
+    return PlanRow(limit, *names, *how, backend.row_rounding, *around)
 
 
 def _label(backend: Backend) -> str:

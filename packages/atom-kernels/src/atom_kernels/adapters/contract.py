@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from atom_kernels.adapters.matrices_in_c import MatricesInC
 from atom_kernels.dtypes import unplanned
 
 
@@ -61,6 +62,7 @@ class LowRankTerm(NamedTuple):
     Attributes:
         places_T, a_NRI, b_NrO, parts: see `add_low_rank`.
         add: ``add(y_TO, x_TI)`` does the same to a product, in place: for kernels that have no part in it.
+        in_c: a, b and parts as kernels in C take them, made once for all steps; None where those must not take it.
     """
 
     places_T: torch.Tensor
@@ -68,6 +70,7 @@ class LowRankTerm(NamedTuple):
     b_NrO: torch.Tensor
     parts: tuple[int, ...]
     add: Callable[[torch.Tensor, torch.Tensor], None]
+    in_c: MatricesInC | None = None
 
 
 def add_low_rank(

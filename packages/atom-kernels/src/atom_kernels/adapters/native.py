@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import c_int64, c_void_p
 from typing import Any
 
 import torch
 
 from atom_kernels.adapters.contract import LowRankProblem
+from atom_kernels.adapters.matrices_in_c import MatricesInC
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
@@ -20,7 +20,7 @@ _FUNCTIONS = {
     (torch.bfloat16, torch.bfloat16): "add_low_rank_bf16_bf16",
     (torch.bfloat16, torch.float32): "add_low_rank_bf16_f32",
 }
-_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "ppplllpppllll")
+_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "ppplllp")
 
 
 def _supports(problem: LowRankProblem, platform: Any) -> str | None:
@@ -30,23 +30,19 @@ def _supports(problem: LowRankProblem, platform: Any) -> str | None:
 def _bind(problem: LowRankProblem, weights: Any) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
     library, dtype = load_native("low_rank", _SIGNATURES), problem.dtype
     functions = {y: getattr(library, name) for (x, y), name in _FUNCTIONS.items() if x is dtype}
-    a, b = weights["a"].contiguous(), weights["b"].contiguous()
-    ends = torch.tensor([last for _, last in problem.bounds])
-    # Arguments that never change are converted for C once.
-    pointers = tuple(c_void_p(tensor.data_ptr()) for tensor in (a, b, ends))
-    sizes = (problem.num_places, problem.in_features, problem.rank, len(problem.parts))
-    c_sizes = tuple(c_int64(size) for size in sizes)
+    matrices = MatricesInC(weights["a"].contiguous(), weights["b"].contiguous(), problem.parts)
+    address = matrices.address
 
     planned = (problem.out_features, problem.in_features, 1)
 
-    def run(y: torch.Tensor, x: torch.Tensor, places: torch.Tensor, _keep_alive: Any = (a, b, ends)) -> None:
+    def run(y: torch.Tensor, x: torch.Tensor, places: torch.Tensor, _keep_alive: Any = matrices) -> None:
         if x.dtype is not dtype or y.dtype not in functions or (y.shape[-1], x.shape[-1], y.stride(-1)) != planned:
             problem.check_inputs(y, x)
         if x.stride(-1) != 1:
             x = x.contiguous()
         where, strides = (y.data_ptr(), x.data_ptr(), places.data_ptr()), (y.stride(0), x.stride(0))
         add = functions[y.dtype]
-        add(*where, len(x), *strides, *pointers, *c_sizes)
+        add(*where, len(x), *strides, address)
 
     return run
 

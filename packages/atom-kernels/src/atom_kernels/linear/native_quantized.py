@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atom_kernels.adapters.contract import LowRankTerm
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.formats import Codes, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
@@ -16,7 +17,9 @@ from atom_kernels.operator import Backend, WeightLayout
 
 # By the dtype that is multiplied.
 _FUNCTIONS = {torch.float32: "linear_quantized_f32", torch.bfloat16: "linear_quantized_bf16"}
-_SIGNATURES = dict.fromkeys(_FUNCTIONS.values(), "lpppppppllll->l") | {"has_linear_bf16": "->l"}
+_HAS_BF16 = {"has_linear_bf16": "->l"}
+# A kernel reads the matrices of an adapter for each of its rows; products by adapter read them once.
+_MOST_ROWS_WITH_TERM = 64
 # As the source numbers them.
 _KINDS = {Codes.INT8: 0, Codes.INT4: 1, Codes.E2M1: 2, Codes.E4M3: 3}
 # Columns that lie together: codes of four bits have their first half in the low halves of 16 bytes.
@@ -43,7 +46,7 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
 
 def _multiplied(problem: LinearProblem) -> torch.dtype:
     """What rows and decoded weights are multiplied as: bfloat16 where the CPU has instructions for it."""
-    if problem.dtype == torch.bfloat16 and load_native("linear_quantized", _SIGNATURES).has_linear_bf16():
+    if problem.dtype == torch.bfloat16 and load_native("linear_quantized", _HAS_BF16).has_linear_bf16():
         return torch.bfloat16
     return torch.float32
 
@@ -97,22 +100,34 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     return rows * (codes + groups * a_group + _multiplied(problem).itemsize * problem.bias)
 
 
-def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _bind(problem: LinearProblem, packed: Any) -> Callable[..., torch.Tensor]:
     multiplied = _multiplied(problem)
-    function = getattr(load_native("linear_quantized", _SIGNATURES), _FUNCTIONS[multiplied])
+    name = _FUNCTIONS[multiplied]
+    library = load_native("linear_quantized", {name: "lpppppppllll->l", f"adapted_{name}": "lpppppppllllpp->l"})
+    function, adapted = getattr(library, name), getattr(library, f"adapted_{name}")
     names = ("codes", "scale", "minimum", "zero", "bias")
     pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
     kind, group = code_kind(problem), group_size(problem)
     k, n, dtype, out_dtype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
+    adapters = (k, n, multiplied)
 
-    def run(x: torch.Tensor, _keep_alive: Any = packed) -> torch.Tensor:
+    def run(x: torch.Tensor, low_rank: LowRankTerm | None = None, _keep_alive: Any = packed) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != k:
             raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(x.shape)} {x.dtype}")
         rows = x.to(multiplied).contiguous()
         num_rows = x.numel() // k
         out = torch.empty(num_rows, n)
-        if not function(kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group):
+        arguments = (kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group)
+        together = low_rank is not None and low_rank.in_c.kind == adapters
+        if together:
+            done = adapted(*arguments, low_rank.places_T.data_ptr(), low_rank.in_c.address)
+        else:
+            done = function(*arguments)
+        if not done:
             raise MemoryError(f"no memory for a panel of {k} inputs")
+        if low_rank is not None and not together:
+            # The kernel multiplies in another dtype than the adapters have.
+            low_rank.add(out, x)
         return out.to(out_dtype).view(*x.shape[:-1], n)
 
     return run
@@ -124,4 +139,5 @@ NATIVE_BACKEND = Backend(
     supports=_supports,
     bind=_bind,
     layout=WeightLayout("codes by blocks", _pack, _num_bytes),
+    most_rows_with_term=_MOST_ROWS_WITH_TERM,
 )

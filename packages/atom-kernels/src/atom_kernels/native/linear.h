@@ -5,7 +5,7 @@
  * walks over its own panels of weight rows, which stay in its L2 while the rows of x pass. Every sum is added in an order
  * that depends on K alone: a row of the result is the same, to the bit, whatever the other rows and their number. */
 #pragma once
-#include "vector.h"
+#include "lanes.h"
 
 /* Rows of weight that pass in one go: as many as leave room in an L2. */
 #define PANEL_BYTES 262144
@@ -23,65 +23,26 @@
 #define KEEP(value)
 #endif
 
-/* Sums in a tile: as many as a register has lanes, so that their totals fill one. */
-#define TILE VL
-
+/* Rows of x in a tile. */
 #if VL == 16
 #define MAX_MR 4
-
-INLINE __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
-
-/* Lane i of the result is the sum of the lanes of v[i]. */
-INLINE vf sum_lanes(const vf v[TILE]) {
-    __m512 pairs[8], quads[4];
-    for (int i = 0; i < 8; i++) {
-        __m512 a = (__m512)v[2 * i], b = (__m512)v[2 * i + 1];
-        pairs[i] = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-    }
-    for (int i = 0; i < 4; i++) {
-        __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
-        quads[i] = add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
-    /* Each 128-bit lane of quads[i] now holds partial sums of v[4i .. 4i+3]. */
-    __m512 left = add(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88), _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
-    __m512 right = add(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88), _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
-    return (vf)add(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
-}
-#elif VL == 8
-#define MAX_MR 2
-/* From so many rows of x on, arithmetic takes longer than reading the weight, and three pass at a time. */
-#define MANY_ROWS 12
-
-/* Lane i of the result is the sum of the lanes of v[i], halves added to halves as `vf_hsum` does. */
-INLINE vf sum_lanes(const vf v[TILE]) {
-    __m256 halves[4], quarters[2];
-    for (int i = 0; i < 4; i++) {
-        __m256 a = (__m256)v[i], b = (__m256)v[i + 4];
-        halves[i] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-    }
-    /* halves[i] holds four partial sums of v[i], then four of v[i + 4]. */
-    for (int i = 0; i < 2; i++) {
-        __m256d a = _mm256_castps_pd(halves[2 * i]), b = _mm256_castps_pd(halves[2 * i + 1]);
-        quarters[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
-                                    _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-    }
-    return (vf)_mm256_add_ps(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
-                             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
-}
 #else
 #define MAX_MR 2
-
-INLINE vf sum_lanes(const vf v[TILE]) {
-    float sums[TILE];
-    for (int i = 0; i < TILE; i++) sums[i] = vf_hsum(v[i]);
-    return vf_load(sums);
-}
 #endif
+/* From so many rows of x on, arithmetic takes longer than reading the weight, and three pass at a time (if VL is 8). */
+#define MANY_ROWS 12
 
 INLINE vf load_tail_f32(const float *p, int64_t count) {
     float lanes[VL] = {0};
     memcpy(lanes, p, count * sizeof(float));
     return vf_load(lanes);
+}
+
+/* A thread's part of all outputs: whole tiles, the last thread's with those that fill none. */
+INLINE void outputs_of_thread(int64_t n_size, int64_t *from, int64_t *to) {
+    int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num(), tiles = n_size / TILE;
+    *from = tiles * thread / threads * TILE;
+    *to = thread == threads - 1 ? n_size : tiles * (thread + 1) / threads * TILE;
 }
 
 #define T float

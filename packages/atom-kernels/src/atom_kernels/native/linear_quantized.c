@@ -5,6 +5,7 @@
  * panel of weight rows, which stays in its caches, and multiplies it as `linear.h` does. Both add in the order of
  * `linear.h`: a row of the result has the bits that the decoded weights give, whatever the other rows and their number. */
 #include "linear.h"
+#include "low_rank.h"
 #include "packed_codes.h"
 
 #include <stdlib.h>
@@ -21,7 +22,11 @@ static void *panel_of_thread(int64_t bytes) {
     return panel;
 }
 
+DEFINE_SHRINK(f32)
+DEFINE_EXPAND(f32, f32)
+
 #define T float
+#define EXPAND_SHARE expand_share_f32_f32
 #define NAME(x) x##_f32
 #define VEC vf
 #define STEP VL
@@ -36,6 +41,7 @@ static const int64_t max_few_rows_f32 = 4;
 #include "packed_driver.h"
 #undef T
 #undef NAME
+#undef EXPAND_SHARE
 #undef VEC
 #undef STEP
 #undef LOAD
@@ -46,7 +52,11 @@ static const int64_t max_few_rows_f32 = 4;
 #undef MOST_ROWS
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
+DEFINE_SHRINK(bf16)
+DEFINE_EXPAND(bf16, f32)
+
 #define T bf16
+#define EXPAND_SHARE expand_share_bf16_f32
 #define NAME(x) x##_bf16
 #define LINEAR(x) x##_bf16_f32
 static const int64_t max_few_rows_bf16 = 8;
@@ -54,6 +64,7 @@ static const int64_t max_few_rows_bf16 = 8;
 #include "packed_driver.h"
 #undef T
 #undef NAME
+#undef EXPAND_SHARE
 #undef LINEAR
 #else
 int64_t linear_quantized_bf16(int64_t kind, const bf16 *x, const uint8_t *codes, const float *scale, const float *minimum,

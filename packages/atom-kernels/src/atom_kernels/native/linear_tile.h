@@ -151,19 +151,25 @@ static OUT NAME(single)(const T *x, const T *weight, const T *bias, int64_t k_si
     return lanes[0];
 }
 
-void NAME(linear)(const T *x, const T *weight, const T *bias, OUT *out, int64_t m_size, int64_t k_size, int64_t n_size) {
-    int64_t tiles = n_size / TILE, rows = PANEL_BYTES / ((int64_t)sizeof(T) * k_size) / TILE * TILE;
+/* Outputs [from, to), the first a multiple of TILE. */
+static void NAME(outputs)(const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to, int64_t m_size,
+                          int64_t k_size, int64_t n_size) {
+    int64_t tiled = to / TILE * TILE, rows = PANEL_BYTES / ((int64_t)sizeof(T) * k_size) / TILE * TILE;
     rows = rows > PANEL_ROWS ? PANEL_ROWS : rows < TILE ? TILE : rows;
+    for (; from < tiled; from += rows)
+        NAME(panel)(x, weight, bias, out, from, from + rows < tiled ? from + rows : tiled, m_size, k_size, n_size);
+    for (int64_t m = 0; m < m_size; m++)
+        for (int64_t n = tiled; n < to; n++)
+            out[m * n_size + n] = NAME(single)(x + m * k_size, weight + n * k_size, bias ? bias + n : 0, k_size);
+}
+
+void NAME(linear)(const T *x, const T *weight, const T *bias, OUT *out, int64_t m_size, int64_t k_size, int64_t n_size) {
 #pragma omp parallel if (n_size * k_size > PARALLEL_ELEMENTS)
     {
-        int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-        int64_t first = tiles * thread / threads * TILE, last = tiles * (thread + 1) / threads * TILE;
-        for (int64_t from = first; from < last; from += rows)
-            NAME(panel)(x, weight, bias, out, from, from + rows < last ? from + rows : last, m_size, k_size, n_size);
+        int64_t from, to;
+        outputs_of_thread(n_size, &from, &to);
+        NAME(outputs)(x, weight, bias, out, from, to, m_size, k_size, n_size);
     }
-    for (int64_t m = 0; m < m_size; m++)
-        for (int64_t n = tiles * TILE; n < n_size; n++)
-            out[m * n_size + n] = NAME(single)(x + m * k_size, weight + n * k_size, bias ? bias + n : 0, k_size);
 }
 #undef OUT
 #undef NAME

@@ -58,22 +58,26 @@ class AdaptedLinear:
         if self._stacked is not None and place <= self._stacked.num_places:
             self._stacked.write(place, {})
 
-    def around(self, apply: Callable[..., torch.Tensor], *, takes_term: bool) -> Callable[..., torch.Tensor]:
+    def around(
+        self, apply: Callable[..., torch.Tensor], *, most_rows: int, takes_residual: bool
+    ) -> Callable[..., torch.Tensor]:
         """The linear with its second term.
 
         Args:
             apply: the linear without.
-            takes_term: it is ``apply(x, residual, term)``, and adds the term before what follows the product. Else it
-                is ``apply(x)``, a product alone.
+            most_rows: for up to so many rows it takes the term as its last input, and adds it before what follows the
+                product. For more it is ``apply(x)``, a product alone.
+            takes_residual: the term comes behind a residual, or None.
         """
+        no_residual = (None,) if takes_residual else ()
 
         def applied(x: Any, *residual: torch.Tensor) -> torch.Tensor:
             step, stacked = step_of_adapters(), self._stacked
             if step is None or stacked is None:
                 return apply(x, *residual)
             term = stacked.term(step)
-            if takes_term:
-                return apply(x, *(residual or (None,)), term)
+            if step.num_tokens <= most_rows:
+                return apply(x, *(residual or no_residual), term)
             y = apply(x)
             term.add(y, x)
             return y

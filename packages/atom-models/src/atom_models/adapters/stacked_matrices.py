@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm
+from atom_kernels.adapters import ADD_LOW_RANK, LowRankProblem, LowRankTerm, MatricesInC
 from atom_kernels.platform import Platform
 from atom_kernels.select import select
 from atom_models.adapters.adapter import LowRank
@@ -45,6 +45,7 @@ class StackedMatrices:
         self._outputs, self._a_NRI = outputs, self._a_NPrI.flatten(1, 2)
         plan = select(ADD_LOW_RANK, LowRankProblem(num_inputs, outputs, rank, num_places, dtype), platform)
         self._add = plan.prepare({"a": self._a_NRI, "b": self._b_NrO})
+        self._in_c = MatricesInC(self._a_NRI, self._b_NrO, outputs)
 
     def copy_from(self, other: StackedMatrices) -> None:
         """Takes the matrices of a smaller one."""
@@ -63,7 +64,7 @@ class StackedMatrices:
     def term(self, step: AdapterStep) -> LowRankTerm:
         """What the adapters of a step add."""
         add = partial(self._add_together if step.together else self._add_by_groups, step)
-        return LowRankTerm(step.places, self._a_NRI, self._b_NrO, self._outputs, add)
+        return LowRankTerm(step.places, self._a_NRI, self._b_NrO, self._outputs, add, self._in_c)
 
     def _add_together(self, step: AdapterStep, y: torch.Tensor, x: torch.Tensor) -> None:
         self._add(y, x, step.places)

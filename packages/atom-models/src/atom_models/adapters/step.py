@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -23,12 +23,17 @@ class AdapterStep:
         together: one kernel reads the place of each token.
         groups: the places that occur, each with its tokens in the batch; empty where tokens run together.
         on_host: `places`, where they were known there.
+        num_tokens: T.
     """
 
     places: torch.Tensor
     together: bool
     groups: tuple[tuple[int, Rows], ...] = ()
     on_host: np.ndarray | None = None
+    num_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_tokens", len(self.places))
 
     @classmethod
     def of(cls, places: np.ndarray, device: torch.device | str) -> AdapterStep | None:

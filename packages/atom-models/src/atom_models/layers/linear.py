@@ -12,7 +12,7 @@ from atom_kernels.linear import LinearProblem
 from atom_models.adapters.adapted_linear import AdaptedLinear
 from atom_models.adapters.linear_part import LinearPart
 from atom_models.layers.layer import Layer
-from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows
+from atom_models.layers.linear_weights import LinearWeights, max_fused_rows, max_normed_rows, most_rows_with_term
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
 from atom_models.layers.norms.residual import Normed, Term, Unsummed
@@ -163,8 +163,10 @@ class Linear(Layer):
         else:
             self._apply = lambda x: torch.cat([apply(x) for apply in applies], dim=-1)
         if self.adapted is not None:
-            takes_term = len(applies) == 1 and self._parts[0].plan.problem.neighbors
-            self._apply = self.adapted.around(self._apply, takes_term=takes_term)
+            plan = self._parts[0].plan
+            most_rows = most_rows_with_term(plan) if len(applies) == 1 else 0
+            takes_residual = plan.problem.neighbors
+            self._apply = self.adapted.around(self._apply, most_rows=most_rows, takes_residual=takes_residual)
 
 
 class ReplicatedLinear(Linear):

@@ -112,6 +112,14 @@ def plan_linear(problem: LinearProblem, platform: Platform) -> Plan:
     return select(LINEAR, replace(problem, neighbors=True), platform) if plan.takes_neighbors else plan
 
 
+def most_rows_with_term(plan: Plan) -> int:
+    """Up to so many rows `prepare` gives what adds the term of adapters, before what follows the product."""
+    if plan.problem.neighbors:
+        return sys.maxsize
+    first = plan.rows[0]
+    return first.most_rows_with_term if first.max_rows is None else min(first.most_rows_with_term, first.max_rows)
+
+
 def max_fused_rows(plan: Plan) -> int:
     """Up to so many rows it pays to leave the norm before the linear and the residual after it to its kernel."""
     return (plan.rows[0].max_rows or 0) if plan.problem.neighbors else 0
@@ -124,7 +132,7 @@ def max_normed_rows(plan: Plan, platform: Platform) -> int:
 
 
 def prepare(plan: Plan, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``apply(x, residual=None, low_rank=None)`` with those weights; without neighbors it is ``apply(x)``.
+    """``apply(x, residual=None, low_rank=None)`` with those weights; without neighbors ``apply(x, low_rank=None)``.
 
     x may be `Unnormed`, and there may be a residual, in fused rows. It may be `Rounded` where the plan says how.
 
