@@ -45,9 +45,10 @@ def attend(plan, tokens, ends, *, scattered=True):
 
 @pytest.mark.parametrize("rules", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("head_dim", [64, 96, 40])
 @pytest.mark.skipif("native" not in BACKENDS, reason=f"native kernels: {native_unavailable()}")
-def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt(dtype, rules):
-    plan = select_mixer(make_problem(6, 2, 64, dtype, **rules), only_backend="native")
+def test_chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt(dtype, rules, head_dim):
+    plan = select_mixer(make_problem(6, 2, head_dim, dtype, **rules), only_backend="native")
     tokens = make_tokens(plan.problem)
     whole = attend(plan, tokens, [NUM_TOKENS])
     assert not whole.isnan().any()

@@ -7,6 +7,7 @@
 #pragma once
 #include <stdlib.h>
 
+#include "attention_products.h"
 #include "attention_write.h"
 
 #define SEGMENT 256
@@ -219,9 +220,7 @@ static void attend_tile(const Span *s, const Tensors *t, Workspace *w, int64_t h
     int64_t offset = (s->first_head + head) * s->layer->head_stride, next_offset = next_head * s->layer->head_stride;
     tile_rows(t->k_cache + offset, places, rows);
     tile_rows(t->k_cache + next_offset, next, ahead);
-    pack_keys(rows, ahead, n, w->keys);
-    product(w->queries + (int64_t)first_row * (n / PAIRS), n / PAIRS, w->keys, TILE, w->scores, TILE, s->rows_per_head,
-            n / PAIRS, TILE, 0);
+    multiply_keys(s->rows_per_head, rows, ahead, n, w->queries + (int64_t)first_row * (n / PAIRS), w->keys, w->scores);
     float key_scale_buffer[TILE], value_scale_buffer[TILE];
     int64_t kv_head = s->first_head + head;
     const float *key_scales = tile_scales(s->layer, t->k_token_scales, kv_head, places, key_scale_buffer);
@@ -237,9 +236,8 @@ static void attend_tile(const Span *s, const Tensors *t, Workspace *w, int64_t h
     }
     tile_rows(t->v_cache + offset, places, rows);
     tile_rows(t->v_cache + next_offset, next, ahead);
-    pack_values(rows, ahead, (int)s->layer->value_dim, columns, w->values);
-    product(w->weights, TILE / PAIRS, w->values, columns, w->segment.values + (int64_t)first_row * columns, columns,
-            s->rows_per_head, TILE / PAIRS, columns, 1);
+    multiply_values(s->rows_per_head, rows, ahead, (int)s->layer->value_dim, columns, w->weights, w->values,
+                    w->segment.values + (int64_t)first_row * columns);
 }
 
 static void attend_segment(const Span *s, const Span *next, const Tensors *t, Workspace *w, int64_t segment) {

@@ -190,10 +190,8 @@ static const uint32_t low_lanes[4][VL] = {LANES(LOW_LANE, 1), LANES(LOW_LANE, 2)
 static const uint32_t high_lanes[4][VL] = {LANES(HIGH_LANE, 1), LANES(HIGH_LANE, 2), LANES(HIGH_LANE, 4),
                                            LANES(HIGH_LANE, 8)};
 
-/* Transposes VL x VL words, of each row those from element `at` on: `out + i * out_stride` is a column. */
-INLINE void transpose_words(const stored *const *in, int at, word *out, int64_t out_stride) {
-#if defined(__GNUC__) && !defined(__clang__)
-    vu row[VL];
+/* VL x VL words, of each row of `in` those from element `at` on, become columns: `row[i]` has word i of all rows. */
+INLINE void transposed_words(const stored *const *in, int at, vu row[VL]) {
 #pragma GCC unroll 16
     for (int i = 0; i < VL; i++) row[i] = load_words(in[i], at);
 #pragma GCC unroll 4
@@ -207,6 +205,13 @@ INLINE void transpose_words(const stored *const *in, int at, word *out, int64_t 
                 row[i | 1 << stage] = __builtin_shuffle(a, b, high);
             }
     }
+}
+
+/* The same, stored: `out + i * out_stride` is a column. */
+INLINE void transpose_words(const stored *const *in, int at, word *out, int64_t out_stride) {
+#if defined(__GNUC__) && !defined(__clang__)
+    vu row[VL];
+    transposed_words(in, at, row);
 #pragma GCC unroll 16
     for (int i = 0; i < VL; i++) *(vu *)(out + i * out_stride) = row[i];
 #else

@@ -53,6 +53,7 @@ INLINE void outputs_of_thread(int64_t n_size, int64_t *from, int64_t *to) {
 #define LOAD(p) vf_load(p)
 #define LOAD_TAIL(p, count) load_tail_f32(p, count)
 #define DOT(sum, a, b) ((sum) + (a) * (b))
+#define ABREAST TILE
 #define WIDEN(p) vf_load(p)
 #define ROUND(p, v) vf_store(p, v)
 #include "linear_tile.h"
@@ -62,6 +63,7 @@ INLINE void outputs_of_thread(int64_t n_size, int64_t *from, int64_t *to) {
 #undef LOAD
 #undef LOAD_TAIL
 #undef DOT
+#undef ABREAST
 #undef WIDEN
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
@@ -75,6 +77,8 @@ int64_t has_linear_bf16(void) { return 1; }
 #define LOAD(p) _mm512_loadu_si512(p)
 #define LOAD_TAIL(p, count) _mm512_maskz_loadu_epi16((__mmask32)((1ull << (count)) - 1), p)
 #define DOT(sum, a, b) ((vf)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
+/* Products of pairs keep up with memory one row after the other, and a single stream is fetched ahead best. */
+#define ABREAST 1
 #define WIDEN(p) vf_load_bf16(p)
 #define ROUND(p, v) vf_store_bf16(p, v)
 #include "linear_tile.h"
@@ -88,6 +92,7 @@ int64_t has_linear_bf16(void) { return 1; }
 #undef LOAD
 #undef LOAD_TAIL
 #undef DOT
+#undef ABREAST
 #undef WIDEN
 #else
 int64_t has_linear_bf16(void) { return 0; }

@@ -2,6 +2,7 @@
  *   T, OUT, NAME(x)       the elements of what comes in and what goes out, and the name of x for them
  *   VEC, STEP             a register of elements and how many it holds
  *   LOAD(p), LOAD_TAIL(p, count), DOT(sum, a, b)
+ *   ABREAST               rows of weight that a single row of x meets at a time
  *   WIDEN(p), ROUND(p, v) VL elements of T to floats, floats to VL elements of OUT
  * What depends on OUT (and NAME) is undefined again at the end: elements of T may go out as others. */
 
@@ -11,20 +12,23 @@ INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const
                      int64_t stride) {
     vf sums[TILE];
     for (int i = 0; i < TILE; i++) sums[i] = vf_set(0.0f);
+    const int abreast = MR == 1 ? ABREAST : NR;
     int64_t k = 0;
-    for (; k + STEP <= k_size; k += STEP) {
-        VEC xs[MAX_MR];
-        for (int m = 0; m < MR; m++) {
-            xs[m] = LOAD(x_row[m] + k);
-            KEEP(xs[m]);
+#pragma GCC unroll 16
+    for (int first = 0; first < NR; first += abreast)
+        for (k = 0; k + STEP <= k_size; k += STEP) {
+            VEC xs[MAX_MR];
+            for (int m = 0; m < MR; m++) {
+                xs[m] = LOAD(x_row[m] + k);
+                KEEP(xs[m]);
+            }
+            for (int n = first; n < first + abreast; n++) {
+                VEC w = LOAD(weight + n * stride + k);
+                KEEP(w);
+                if (ahead) __builtin_prefetch(weight + (n + ahead) * stride + k);
+                for (int m = 0; m < MR; m++) sums[m * NR + n] = DOT(sums[m * NR + n], xs[m], w);
+            }
         }
-        for (int n = 0; n < NR; n++) {
-            VEC w = LOAD(weight + n * stride + k);
-            KEEP(w);
-            if (ahead) __builtin_prefetch(weight + (n + ahead) * stride + k);
-            for (int m = 0; m < MR; m++) sums[m * NR + n] = DOT(sums[m * NR + n], xs[m], w);
-        }
-    }
     if (k < k_size)
         for (int n = 0; n < NR; n++) {
             VEC w = LOAD_TAIL(weight + n * stride + k, k_size - k);
