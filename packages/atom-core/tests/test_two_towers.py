@@ -13,13 +13,15 @@ pytest.importorskip("transformers")
 import torch
 
 from atom_core import InvalidRequestError, LLMEngine, SamplingParams
-from atom_core.config.options import ConfigError
+from atom_core.config import ConfigError, EngineArgs, resolve_config
+from atom_kernels.platform import detect_platform
+from atom_models import open_checkpoint
 from tiny_dual import FAMILIES, make_dual, noise, their_pictures, their_texts
 from tiny_encoders import CLS, SEP
 
 # Ragged, short, and as long as SigLIP's positions go.
 TEXTS = [[CLS, 9, SEP], [CLS, SEP], [CLS, *range(7, 17), SEP], [CLS, 40, 41, 42, SEP]]
-# Of the size itself, wide, high, smaller, and of one row.
+# One has the size itself; others are wide, high, smaller, and of one row.
 PICTURES = [noise(32, 32), noise(50, 120, 1), noise(171, 64, 2), noise(9, 14, 3), noise(1, 3, 4)]
 
 
@@ -62,7 +64,7 @@ def test_pictures_of_any_size_have_the_vectors_of_transformers(dual, engine: LLM
 
 
 def test_texts_and_pictures_share_steps(dual):
-    """Of which each has room for the patches of two pictures."""
+    """Each step has room for the patches of two pictures."""
     prompts, expected = [], []
     texts, pictures = their_texts(dual[1], TEXTS), their_pictures(dual[1], PICTURES)
     for index, picture in enumerate(PICTURES):
@@ -128,6 +130,14 @@ def test_a_picture_is_encoded_once(dual):
         first = engine.embed(shown(PICTURES[1]))
         pixels = np.array(PICTURES[1])
         assert engine.embed([shown(pixels), shown(pixels)]) == [*first, *first]
+
+
+@pytest.mark.parametrize(("budget", "pictures"), [(1000, 62), (20, 1)])
+def test_a_step_encodes_as_many_pictures_as_have_patches_for_it(dual, budget: int, pictures: int):
+    """16 patches each; a token of a picture is no measure of what its tower computes."""
+    args = EngineArgs(model=str(dual[0]), max_num_batched_tokens=budget)
+    config = resolve_config(args, open_checkpoint(dual[0]), detect_platform())
+    assert config.scheduler.max_num_image_tokens == pictures
 
 
 def test_settings_of_decoders_are_refused(dual):

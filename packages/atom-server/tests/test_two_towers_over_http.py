@@ -89,7 +89,8 @@ def test_more_than_one_thing_is_refused(dual, messages: list[dict[str, Any]]):
 def test_another_pooling_is_refused_and_texts_are_ranked_by_their_vectors(dual):
     server, reference = dual
     refused = server.post("/v1/embeddings", input="sea", pooling="mean")
-    assert refused.status_code == 400 and refused.json()["error"]["param"] == "pooling"
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "pooling"
     texts = ["the sea", "the stone", "where is the river"]
     scores = server.post("/score", text_1=texts[0], text_2=texts).json()["data"]
     tokens = [server.post("/tokenize", prompt=text).json()["tokens"] for text in texts]

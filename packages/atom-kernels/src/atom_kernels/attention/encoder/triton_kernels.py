@@ -111,7 +111,7 @@ def encoder_kernel(
         else:
             if CAUSAL:
                 end = tl.minimum(first_query + BLOCK_M, length)
-            # Of causal rows the first one sees the fewest keys.
+            # The first one of causal rows sees the fewest keys.
             masked = tl.minimum(first_query, length) // BLOCK_N * BLOCK_N if CAUSAL else length // BLOCK_N * BLOCK_N
             for at in range(0, masked, BLOCK_N):
                 best, total, sums = _attend_tile(
