@@ -11,6 +11,7 @@ import pytest
 
 from atom_core import LLMEngine, SamplingParams
 from atom_core.engine import between_steps
+from atom_core.messages import Image
 
 pytest.importorskip("transformers")
 
@@ -58,6 +59,23 @@ def test_after_a_full_warm_up_no_step_waits_for_a_compiler(
         stats = engine.stats
     assert (stats.num_late_compilations, stats.num_late_captures) == (0, 0)
     assert stats.num_free_blocks == stats.num_blocks
+
+
+@pytest.mark.parametrize("family", ["gemma3-seeing", "qwen3_vl"])
+def test_neither_does_a_step_with_pictures(family: str, tiny_family: Callable[[str], Path]) -> None:
+    with LLMEngine(str(tiny_family(family)), dtype="bfloat16", warmup="full", **OPTIONS) as engine:
+        spec, draw = engine.info.images, random.Random(5)
+        assert spec is not None
+        prompts: list[Any] = []
+        for number in range(12):
+            height, width = spec.fitted(*draw.choice(((1, 1), (40, 24))))
+            shown = Image.of(height, width, draw.randbytes(3 * height * width))
+            tokens = [*[9] * draw.choice((1, 40)), spec.image_token_id, *[7] * draw.choice((1, 20))]
+            prompts += [{"prompt_token_ids": tokens, "images": [shown]}, [5] * (1 + number)]
+        outputs = engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=4), use_tqdm=False)
+        assert [output["error"] for output in outputs] == [None] * len(outputs)
+        stats = engine.stats
+    assert (stats.num_late_compilations, stats.num_late_captures) == (0, 0)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "deepseek_v2", "qwen3_next"])

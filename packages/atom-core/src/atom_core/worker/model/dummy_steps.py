@@ -23,11 +23,17 @@ def largest_step(config: EngineConfig) -> list[int]:
     return [longest] * num_reqs + [last] * (last > 1)
 
 
-def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -> None:
-    """New prompts of these lengths, or decodes if all are 1."""
+def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int], *, sees_ahead: bool = False) -> None:
+    """New prompts of these lengths, or decodes if all are 1.
+
+    Args:
+        sees_ahead: the step is one whose tokens may see what is behind them.
+    """
     geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
     if max(lengths) == 1:
         geometry = replace(geometry, num_decodes=len(lengths))
+    if sees_ahead:
+        geometry = replace(geometry, sees_until=torch.full_like(geometry.slot_mapping, -1, dtype=torch.int32))
     positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
     input_ids, geometries = torch.zeros_like(positions), (geometry,) * model.num_groups
     states = model.forward(input_ids, positions, geometries)
