@@ -252,7 +252,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "requirements.sharing.groups_of": {"num_context_ranks": 1},
     "requirements.sharing.check_shared": {"num_stages": 1, "num_context_ranks": 1},
     "vision.attention.PictureAttention.fused": {"qkv": "qkv", "proj": "proj"},
-    "vision.attention.attend_within": {"interleaved": False},
+    "vision.attention.attend_within": {"kind": 0, "interleaved": False},
     "vision.fields.check_always": {"resample": 3},
     "vision.fields.whole": {"least": 1},
     "vision.spec.PictureDefaults": {"max_side": 0},

@@ -46,12 +46,12 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int], *
 
 def encode_largest(config: EngineConfig, model: EngineModel) -> Sequence[torch.Tensor]:
     """What the tower makes of as many of the largest pictures as a step encodes; nothing where there is none."""
-    if config.images is None or model.encode is None:
+    if config.images is None or model.tower is None:
         return ()
     most, unit = config.images.most_tokens, config.images.spec.unit
     rows = math.isqrt(most)
     picture = torch.zeros(rows * unit, most // rows * unit, 3, dtype=torch.uint8, device=config.device)
-    return model.encode([picture] * (config.scheduler.max_num_image_tokens // most))
+    return model.tower.encode([picture] * (config.scheduler.max_num_image_tokens // most))
 
 
 def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:

@@ -20,6 +20,7 @@ from atom_models.vision.batch import PictureBatch
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionTower, unshared
+from atom_models.vision.tower_step import TowerStep, starts_of
 from atom_models.vision.towers.siglip import SiglipBlock, SiglipVisionConfig
 
 
@@ -57,6 +58,7 @@ class CLIPTower(VisionTower):
         config, context = self.config, unshared(context)
         size, eps, embeddings = config.hidden_size, config.layer_norm_eps, f"{prefix}.embeddings"
         self.patches = PatchEmbedding(vision.spec, size, context, prefix=f"{embeddings}.patch_embedding", bias=False)
+        self.rows_of_unit = 1 + config.side**2
         self.leading = LeadingRow(config.side**2, size, context, prefix=embeddings)
         # The checkpoints spell it so.
         self.norm_before = LayerNorm(size, eps, context, prefix=f"{prefix}.pre_layrnorm")
@@ -70,10 +72,13 @@ class CLIPTower(VisionTower):
             size, config.out_hidden_size, context, prefix="visual_projection", bias=False
         )
 
-    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
+    def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
         rows = self.leading(self.patches(pictures).unflatten(0, (len(batch.grids), -1)))
-        runs = attend_within(self.plan, [rows.shape[1]] * len(rows), device=batch.device)
-        residual = Residual(self.norm_before(rows.flatten(0, 1)))
+        starts = starts_of([self.rows_of_unit] * len(rows), batch.device)
+        return TowerStep(self.norm_before(rows.flatten(0, 1)), (starts,))
+
+    def run(self, step: TowerStep) -> torch.Tensor:
+        runs, residual = attend_within(self.plan, step), Residual(step.rows)
         for layer in self.layers:
             residual = layer(residual, runs)
-        return self.projection(self.norm(residual.tensor()[:: rows.shape[1]].contiguous()))
+        return self.projection(self.norm(residual.tensor()[:: self.rows_of_unit].contiguous()))

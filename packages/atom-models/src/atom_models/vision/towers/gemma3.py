@@ -5,7 +5,7 @@ Gemma Team 2025, https://arxiv.org/abs/2503.19786, section 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,9 +17,9 @@ from atom_models.layers import Layer, RMSNorm
 from atom_models.layers.linear_weights import plan_linear, prepare
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.vision.batch import PictureBatch
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import unshared
+from atom_models.vision.tower_step import TowerStep
 from atom_models.vision.towers.siglip import SiglipTower, SiglipVisionConfig
 
 PROJECTOR = "multi_modal_projector"
@@ -74,5 +74,5 @@ class Gemma3Tower(SiglipTower):
         super().__init__(vision, context, prefix=f"{prefix}.vision_model")
         self.projector = Gemma3Projector(self.config, unshared(context), prefix=PROJECTOR)
 
-    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
-        return self.projector(self.states(pictures, batch))
+    def run(self, step: TowerStep) -> torch.Tensor:
+        return self.projector(self.states(step))

@@ -21,6 +21,7 @@ from atom_models.vision.blocks import PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
+from atom_models.vision.tower_step import TowerStep, starts_of
 from atom_models.vision.towers.qwen3_vl import LearnedPositions
 
 
@@ -84,10 +85,12 @@ class SiglipTower(VisionTower):
         )
         self.norm = LayerNorm(size, config.layer_norm_eps, context, prefix=f"{prefix}.post_layernorm")
 
-    def states(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
+    def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
+        return TowerStep(self.patches(pictures) + self.positions(batch), (starts_of(batch.lengths, batch.device),))
+
+    def states(self, step: TowerStep) -> torch.Tensor:
         """``[T, hidden_size]`` of the patches of all pictures."""
-        runs = attend_within(self.plan, batch.lengths, device=batch.device)
-        residual = Residual(self.patches(pictures) + self.positions(batch))
+        runs, residual = attend_within(self.plan, step), Residual(step.rows)
         for layer in self.layers:
             residual = layer(residual, runs)
         return self.norm(residual)

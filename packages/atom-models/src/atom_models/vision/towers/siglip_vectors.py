@@ -5,7 +5,7 @@ Zhai et al. 2022, https://arxiv.org/abs/2106.04560, appendix D.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,9 +18,9 @@ from atom_models.layers import Layer, LayerNorm, ReplicatedLinear, Residual, Ung
 from atom_models.layers.linear_weights import plan_linear, prepare
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
-from atom_models.vision.batch import PictureBatch
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import unshared
+from atom_models.vision.tower_step import TowerStep
 from atom_models.vision.towers.siglip import SiglipTower, SiglipVisionConfig
 
 
@@ -85,5 +85,5 @@ class SiglipVectors(SiglipTower):
         super().__init__(vision, context, prefix=prefix)
         self.head = SiglipHead(self.config, unshared(context), prefix=f"{prefix}.head")
 
-    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
-        return self.head(self.states(pictures, batch).unflatten(0, (len(batch.grids), -1)))
+    def run(self, step: TowerStep) -> torch.Tensor:
+        return self.head(self.states(step).unflatten(0, (-1, self.rows_of_unit)))
