@@ -238,7 +238,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "quantization.layouts.stored.ExpectedWeight": {"any_length": False},
     "requirements.layer_weights.layer_weights": {"model_impl": "auto"},
     "requirements.parameters.Count": {"parameters": 0, "idle": 0, "stored_bytes": 0},
-    "requirements.placement.place": {"utilization": 0.9},
+    "requirements.placement.place": {"utilization": 0.9, "image_cache_bytes": 0},
+    "requirements.requirements.ModelRequirements": {"num_tower_parameters": 0},
     "requirements.rank_work.Matrix": {"is_head": False, "num_experts": 1, "top_k": 1},
     "requirements.requirements.model_requirements": {
         "model_impl": "auto",
