@@ -14,7 +14,7 @@ from atom_core.engine import between_steps
 from atom_core.messages import Image
 from atom_core.worker.vision import tower_graphs
 from atom_core.worker.vision.tower_graphs import TowerGraphs
-from atom_models.vision.tower_step import TowerStep
+from atom_models.vision.towers.step import TowerStep
 
 pytest.importorskip("transformers")
 

@@ -14,7 +14,7 @@ from atom_models.layers import Layer, QKVParallelLinear, ReplicatedLinear
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
-    from atom_models.vision.tower_step import TowerStep
+    from atom_models.vision.towers.step import TowerStep
 
 
 class AttendedRuns(NamedTuple):

@@ -15,7 +15,7 @@ from atom_models.config.reading import read_config
 from atom_models.groups import UNSHARED
 from atom_models.vision.batch import PictureBatch
 from atom_models.vision.reading import Vision
-from atom_models.vision.tower_step import TowerStep
+from atom_models.vision.towers.step import TowerStep
 
 RunLayers = Callable[[TowerStep], torch.Tensor]
 """As `VisionTower.run`."""

@@ -10,7 +10,7 @@ import torch
 
 from atom_core.worker.graphs.cuda_capture import Capture, CaptureCost, Captured
 from atom_models.vision.tower import RunLayers, VisionTower
-from atom_models.vision.tower_step import TowerStep
+from atom_models.vision.towers.step import TowerStep
 
 logger = logging.getLogger(__name__)
 

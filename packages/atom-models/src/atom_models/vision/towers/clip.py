@@ -20,8 +20,8 @@ from atom_models.vision.batch import PictureBatch
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionTower, unshared
-from atom_models.vision.tower_step import TowerStep, starts_of
 from atom_models.vision.towers.siglip import SiglipBlock, SiglipVisionConfig
+from atom_models.vision.towers.step import TowerStep, starts_of
 
 
 @dataclass(frozen=True, kw_only=True)

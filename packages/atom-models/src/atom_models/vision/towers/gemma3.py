@@ -19,8 +19,8 @@ from atom_models.layers.loadable import not_loaded
 from atom_models.layers.weighted_layer import WeightedLayer
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import unshared
-from atom_models.vision.tower_step import TowerStep
 from atom_models.vision.towers.siglip import SiglipTower, SiglipVisionConfig
+from atom_models.vision.towers.step import TowerStep
 
 PROJECTOR = "multi_modal_projector"
 

@@ -25,7 +25,7 @@ from atom_models.vision.blocks import PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
-from atom_models.vision.tower_step import TowerStep, starts_of
+from atom_models.vision.towers.step import TowerStep, starts_of
 
 _EPS = 1e-6
 
