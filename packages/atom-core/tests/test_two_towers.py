@@ -140,6 +140,12 @@ def test_a_step_encodes_as_many_pictures_as_have_patches_for_it(dual, budget: in
     assert config.scheduler.max_num_image_tokens == pictures
 
 
+def test_two_ranks_share_the_tower_of_texts_and_have_that_of_pictures_each(dual):
+    with make_engine(dual[0], tensor_parallel_size=2) as engine:
+        assert_same(engine.embed(TEXTS), their_texts(dual[1], TEXTS))
+        assert_same(engine.embed([shown(PICTURES[1])]), their_pictures(dual[1], PICTURES[1:2]))
+
+
 def test_settings_of_decoders_are_refused(dual):
     with pytest.raises(ConfigError, match="which keeps no cache"):
         make_engine(dual[0], kv_offload_memory=1 << 20)
