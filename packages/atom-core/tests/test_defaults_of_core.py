@@ -70,6 +70,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "normalizes": True,
         "is_any_shorter": False,
         "leaves_prompts_out": False,
+        "has_two_towers": False,
     },
     "engine.embedding_model.shortened": {"normalizes": True},
     "engine.judging.Judging": {"has_token_types": False, "has_template": False},

@@ -28,7 +28,7 @@ def config_of(folder: Path, device: str = "cuda", **settings: Any) -> EngineConf
 
 
 def model(reason: str | None = None, *, captures_prompts: bool = True) -> Any:
-    return SimpleNamespace(why_not_capturable=lambda: reason, captures_prompts=captures_prompts)
+    return SimpleNamespace(why_not_capturable=lambda: reason, captures_prompts=captures_prompts, tower=None)
 
 
 def shapes_and_pieces(config: EngineConfig, of: Any) -> tuple[list[GraphShape], tuple[int, ...]]:

@@ -26,6 +26,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "activation.contract.gated_activation": {"alpha": 1.702, "limit": 7.0},
     "attention.index.problem.IndexPrologue": {"interleaved": False},
     "attention.mla.problem.MlaPrologue": {"interleaved": True, "norm_eps": 1e-06},
+    "attention.encoder.problem.EncoderAttentionProblem": {"causal": False},
     "attention.problem.AttentionProblem": {"has_sinks": False, "batch_invariant": False, "sees_ahead": False},
     "attention.problem.AttentionPrologue": {"interleaved": False},
     "delta.contract.GatedDeltaProblem": {"channel_gates": False},

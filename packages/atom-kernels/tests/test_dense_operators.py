@@ -165,7 +165,7 @@ def test_gates_come_first_in_silu_and_gelu():
 @pytest.mark.parametrize("name", ["relu6", "swiglu"])
 def test_an_activation_that_nobody_knows_is_refused_by_name(name):
     with pytest.raises(
-        ValueError, match=f"activation is '{name}'; supported: silu, gelu, gelu_tanh, relu, relu2, swig"
+        ValueError, match=f"activation is '{name}'; supported: silu, gelu, gelu_tanh, quick_gelu, relu, relu2, swig"
     ):
         GatedActivationProblem(8, torch.float32, name)
 

@@ -28,9 +28,9 @@ def two_threads():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("window", [None, 20])
-def test_a_text_gets_the_same_bits_alone_and_in_any_batch(backend: str, dtype: str, window: int | None):
-    problem = make_problem(3, 40, dtype, window=window)
+@pytest.mark.parametrize(("window", "causal"), [(None, False), (20, False), (None, True)])
+def test_a_text_gets_the_same_bits_alone_and_in_any_batch(backend: str, dtype: str, window: int | None, causal: bool):
+    problem = make_problem(3, 40, dtype, window=window, causal=causal)
     plan = select_mixer(problem, only_backend=backend)
     step = make_step(problem, LENGTHS)
     together, first = step.run(plan)[0], 0

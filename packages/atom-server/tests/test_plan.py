@@ -35,6 +35,28 @@ def test_weights_and_cache_must_fit_together(tmp_path: Path):
         assert memory_lines(needs, 4096, 2, memory=memory)[1] is fits
 
 
+def test_what_was_made_of_pictures_takes_its_room_where_a_model_sees(tmp_path: Path, capsys):
+    folder = write_published_config("qwen3-vl-8b", tmp_path)
+    needs, kept = model_requirements(open_checkpoint(folder)), 256 << 20
+    weights, cache = min(needs.weight_bytes.values()), 4096 * needs.kv_bytes_per_token[CacheFormat("float8_e4m3fn")]
+    for memory, fits in ((weights + cache + kept, True), (weights + cache + kept - 1, False)):
+        assert memory_lines(needs, 4096, 1, memory=memory, image_cache_bytes=kept)[1] is fits
+    _, text = plan(capsys, "--model", folder, "--memory", "64GiB")
+    assert "the tower of pictures and its projector have 576.4 M of these" in text
+    assert "256.0 MiB are left for what was made of pictures" in text
+    _, more = plan(capsys, "--model", folder, "--on", "H200", "--image-cache-memory", "100GiB", "--context", "4096")
+    _, usual = plan(capsys, "--model", folder, "--on", "H200", "--context", "4096")
+    assert "100.0 GiB are left for what was made of pictures" in more
+    fitting = [int(rows_of(text, "H200")[0][-1]) for text in (more, usual)]
+    bytes_of_request = 4096 * needs.kv_bytes_per_token[CacheFormat("bfloat16")]
+    assert fitting[1] - fitting[0] == pytest.approx((100 * 2**30 - kept) / bytes_of_request, abs=1)
+
+
+def test_a_model_that_reads_text_alone_keeps_nothing_for_pictures(tmp_path: Path, capsys):
+    _, text = plan(capsys, "--model", write_published_config("llama-3.1-8b", tmp_path), "--memory", "64GiB")
+    assert "pictures" not in text
+
+
 # The others are of the same architectures: their sizes are held in atom-models' test_published_configs.py.
 LIKE_ANOTHER = {
     "deepseek-r1": "kimi-k2.5",  # it is planned below, in the format in which it is published
@@ -82,9 +104,10 @@ def test_states_behind_cached_prefixes_take_their_room_where_layers_keep_states(
     cache = CacheFormat("bfloat16")
     each, weights, kept = needs.kv_bytes(4096, cache), needs.weight_bytes["bfloat16"], 4 if name in STATES else 3
     asked = ("--model", tmp_path, "--context", "4096", "--kv-cache-dtype", "bf16", "--requests", "9")
+    pictures = 256 << 20 if needs.num_tower_parameters else 0
     # The engine gives a quarter of the cache to them (`size_cache`), and nine requests have what is left of it.
     for room, fits in ((kept * 3 * each, "yes"), (kept * 3 * each - 4, "no")):
-        _, text = plan(capsys, *asked, "--memory", str(weights + room))
+        _, text = plan(capsys, *asked, "--memory", str(weights + pictures + room))
         row = next(re.split(r"  +", line) for line in text.splitlines() if line.startswith("bfloat16 "))
         assert (row[6], row[7]) == (fits, "9" if fits == "yes" else "8")
         assert ("a quarter of the cache's room" in text) is (name in STATES)

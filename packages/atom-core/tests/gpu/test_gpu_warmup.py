@@ -11,6 +11,10 @@ import pytest
 
 from atom_core import LLMEngine, SamplingParams
 from atom_core.engine import between_steps
+from atom_core.messages import Image
+from atom_core.worker.vision import tower_graphs
+from atom_core.worker.vision.tower_graphs import TowerGraphs
+from atom_models.vision.towers.step import TowerStep
 
 pytest.importorskip("transformers")
 
@@ -58,6 +62,55 @@ def test_after_a_full_warm_up_no_step_waits_for_a_compiler(
         stats = engine.stats
     assert (stats.num_late_compilations, stats.num_late_captures) == (0, 0)
     assert stats.num_free_blocks == stats.num_blocks
+
+
+@pytest.mark.parametrize("family", ["gemma3-seeing", "qwen3_vl"])
+def test_neither_does_a_step_with_pictures(family: str, tiny_family: Callable[[str], Path]) -> None:
+    with LLMEngine(str(tiny_family(family)), dtype="bfloat16", warmup="full", **OPTIONS) as engine:
+        spec, draw = engine.info.images, random.Random(5)
+        assert spec is not None
+        prompts: list[Any] = []
+        for number in range(12):
+            height, width = spec.fitted(*draw.choice(((1, 1), (40, 24))))
+            shown = Image.of(height, width, draw.randbytes(3 * height * width))
+            tokens = [*[9] * draw.choice((1, 40)), spec.image_token_id, *[7] * draw.choice((1, 20))]
+            prompts += [{"prompt_token_ids": tokens, "images": [shown]}, [5] * (1 + number)]
+        outputs = engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=4), use_tqdm=False)
+        assert [output["error"] for output in outputs] == [None] * len(outputs)
+        stats = engine.stats
+    assert (stats.num_late_compilations, stats.num_late_captures) == (0, 0)
+
+
+@pytest.mark.parametrize("family", ["gemma3-seeing", "qwen2_5_vl", "qwen3_vl"])
+def test_towers_in_graphs_give_the_features_of_towers_without(
+    family: str, tiny_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tiny models have no more patches than that.
+    monkeypatch.setattr(tower_graphs, "SIZES", (64, 128, 256, 512, 1024))
+    replayed: list[int] = []
+    fill = TowerGraphs._fill
+
+    def count(graphs: TowerGraphs, step: TowerStep, size: int) -> None:
+        replayed.append(size)
+        fill(graphs, step, size)
+
+    monkeypatch.setattr(TowerGraphs, "_fill", count)
+    found = {}
+    for mode in ("none", "full"):
+        settings = OPTIONS | {"cudagraph_mode": mode, "image_cache_memory": 0}
+        with LLMEngine(str(tiny_family(family)), dtype="float32", warmup="full", **settings) as engine:
+            spec, draw = engine.info.images, random.Random(7)
+            assert spec is not None
+            prompts: list[Any] = []
+            for _ in range(9):
+                height, width = spec.fitted(*draw.choice(((1, 1), (40, 24), (24, 60))))
+                shown = Image.of(height, width, draw.randbytes(3 * height * width))
+                prompts.append({"prompt_token_ids": [9, spec.image_token_id, 7], "images": [shown]})
+            replayed.clear()
+            found[mode] = [*engine.embed(prompts, "mean"), *(engine.embed(one, "mean")[0] for one in prompts)]
+            assert bool(replayed) == (mode == "full")
+    for graphs, plain in zip(found["full"], found["none"], strict=True):
+        assert graphs == pytest.approx(plain, abs=1e-4)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "deepseek_v2", "qwen3_next"])

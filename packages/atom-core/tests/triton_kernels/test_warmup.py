@@ -18,10 +18,12 @@ from atom_core.engine import between_steps
 from atom_core.engine.engine_core import EngineCore
 from atom_core.engine.startup import open_model, resolve
 from atom_core.executor import InlineExecutor
-from atom_core.messages import EngineRequest, StepStats
+from atom_core.messages import EngineRequest, Image, PlacedImage, StepStats
+from atom_core.worker.model import early_compilation
 from atom_core.worker.model_runner import ModelRunner
 from atom_kernels.triton.compile_ahead import FilledTensors
 from atom_kernels.triton.launch import launches_go_to
+from atom_models.vision.spec import VisionSpec
 from repeated_work import Repeated
 
 pytest.importorskip("transformers")
@@ -44,6 +46,15 @@ class Recording(ModelRunner):
     def __init__(self, config: EngineConfig, **options: Any) -> None:
         super().__init__(config, capture=Repeated, **options)
         self.seen: set[Any] = set()
+        self.sees = None if config.images is None else config.images.spec
+
+    def compile_prompts(self) -> set[Any]:
+        """What is compiled while the model loads."""
+        assert self._running is not None
+        self.seen = set()
+        with self._recorded():
+            early_compilation.compile_prompts(self._config, self._running.model)
+        return self.seen
 
     def prepare(self) -> bool:
         with self._recorded():
@@ -102,14 +113,14 @@ def serve(folder: Path, warmup: str, **settings: Any) -> tuple[set[Any], set[Any
     """The kernels that were known before the first request, those that came later, counts, and late graphs."""
     core, runner = make_core(folder, warmup, **settings)
     known, captured = set(runner.seen), Repeated.captured
-    serve_all(core)
+    serve_all(core, runner.sees)
     stats = core.stats()
     core.close()
     return known, runner.seen - known, stats, Repeated.captured - captured
 
 
-def serve_all(core: EngineCore) -> None:
-    """Requests of all kinds and lengths, alone and many at a time."""
+def serve_all(core: EngineCore, sees: VisionSpec | None = None) -> None:
+    """Requests of all kinds and lengths, alone and many at a time; some with pictures, if the model sees any."""
     draw, stem = random.Random(2), [9] * 64
     waiting = [
         EngineRequest(
@@ -119,12 +130,47 @@ def serve_all(core: EngineCore) -> None:
         )
         for number, length in enumerate([*LENGTHS, *[5] * 60, *draw.choices(LENGTHS, k=40)])
     ]
+    if sees is not None:
+        waiting += [with_pictures(str(number), sees, draw) for number in range(1000, 1020)]
+        draw.shuffle(waiting)
     while waiting or core.has_unfinished():
         for _ in range(draw.choice((0, 1, 4, 40))):
             if waiting:
                 core.add_request(waiting.pop(0))
         for news in core.step():
             assert news.error is None
+
+
+def with_pictures(name: str, spec: VisionSpec, draw: random.Random) -> EngineRequest:
+    """One or two pictures with texts around them; some are seen again, and some begin behind a prefix."""
+    tokens, placed = [9] * draw.choice((1, 40)), []
+    for seed in draw.sample(range(9), draw.choice((1, 2))):
+        height, width = spec.fitted(*draw.choice(((1, 1), (40, 24))))
+        pixels = random.Random(seed).randbytes(3 * height * width)
+        placed.append(PlacedImage(Image.of(height, width, pixels), len(tokens), spec.num_tokens(height, width)))
+        tokens += [*spec.tokens_of(height, width), *[7] * draw.choice((1, 20))]
+    return EngineRequest(name, tokens, SamplingParams(temperature=0.0, max_tokens=3), images=tuple(placed))
+
+
+@pytest.mark.parametrize("family", ["gemma3-seeing", "qwen3_vl"])
+def test_steps_with_pictures_are_warmed_up_too(family: str, tiny_family: Callable[[str], Path]) -> None:
+    _, later, stats, captured = serve(tiny_family(family), "full")
+    assert later == set()
+    assert (captured, stats.num_late_captures) == (0, 0)
+
+
+def test_kernels_of_pictures_whose_tokens_see_each_other_are_compiled_while_the_model_loads(
+    tiny_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_compilation, "compile_ahead", lambda work: work())
+    found = {}
+    for reads_text_alone in (False, True):
+        core, runner = make_core(tiny_family("gemma3-seeing"), "none", language_model_only=reads_text_alone)
+        found[reads_text_alone] = runner.compile_prompts()
+        core.close()
+    more = found[False] - found[True]
+    assert {name for name, *_ in more} == {"prefill_kernel"}
+    assert len(more) == 2  # with a window, and without
 
 
 @pytest.mark.parametrize(

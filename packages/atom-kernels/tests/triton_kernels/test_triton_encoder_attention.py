@@ -19,10 +19,12 @@ LENGTHS = (1, 7, 64, 65, 33, 130)
 DEVICE = detect_platform().device
 
 
-@pytest.mark.parametrize("window", [None, 1, 20, 64])
+@pytest.mark.parametrize(
+    ("window", "causal"), [(None, False), (1, False), (20, False), (64, False), (None, True), (20, True)]
+)
 @pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 16), ("bfloat16", 72), ("float16", 80), ("float32", 256)])
-def test_ragged_texts_agree(dtype: str, head_dim: int, window: int | None):
-    problem = make_problem(2, head_dim, dtype, window=window)
+def test_ragged_texts_agree(dtype: str, head_dim: int, window: int | None, causal: bool):
+    problem = make_problem(2, head_dim, dtype, window=window, causal=causal)
     step = make_step(problem, LENGTHS, rotary=window == 20).to(DEVICE)
     got = step.run(select_mixer(problem, only_backend="triton"))[0]
     expected = step.run(select_mixer(problem, only_backend="reference"))[0]
@@ -37,9 +39,9 @@ def test_more_texts_than_are_looked_at_together_agree():
     assert mismatch(got, expected, TOLERANCES["float32"]) is None
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_a_text_gets_the_same_bits_alone_and_in_any_batch(window: int | None):
-    problem = make_problem(3, 24, window=window)
+@pytest.mark.parametrize(("window", "causal"), [(None, False), (20, False), (None, True)])
+def test_a_text_gets_the_same_bits_alone_and_in_any_batch(window: int | None, causal: bool):
+    problem = make_problem(3, 24, window=window, causal=causal)
     plan = select_mixer(problem, only_backend="triton")
     step = make_step(problem, LENGTHS).to(DEVICE)
     together, first = step.run(plan)[0], 0

@@ -20,7 +20,7 @@ from atom_models.layers.loadable import loadable
 from atom_models.layers.mixers.cache_scales import needs_cache_scales
 from atom_models.quantization import AS_STORED, UNQUANTIZED, GGUFQuantization, choose_quantization
 from atom_models.vision.reading import read_vision
-from atom_models.vision.sees import Sees, num_tower_weights
+from atom_models.vision.sees import num_tower_weights
 from atom_models.weights.gguf_source import open_gguf
 from atom_models.weights.safetensors_source import read_headers
 
@@ -99,7 +99,7 @@ def config_warnings(model: nn.Module, checkpoint: Checkpoint) -> tuple[str, ...]
     """
     if is_fallback(model):
         return ()
-    modalities = () if isinstance(model, Sees) and model.vision_spec else other_modalities(checkpoint.config)
+    modalities = () if getattr(model, "vision_spec", None) else other_modalities(checkpoint.config)
     beside_text = (
         f"{checkpoint.path}: {checkpoint.architecture} takes more than text (config.json has {', '.join(modalities)}); "
         "here it is served for text alone, and the weights for the rest are passed over",

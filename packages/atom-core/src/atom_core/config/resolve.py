@@ -65,7 +65,7 @@ def resolve_config(
     if model.is_encoder:
         args = _of_encoder(args, model, platform, choices)
     parallel = resolve_parallel(args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank)
-    images = None if model.is_encoder else resolve_images(args, checkpoint, model.max_model_len, choices)
+    images = resolve_images(args, checkpoint, model.max_model_len, choices)
     return EngineConfig(
         model=model,
         cache=_cache(args, model, parallel, platform, choices=choices),
@@ -111,6 +111,7 @@ def _model(args: EngineArgs, checkpoint: Checkpoint, platform: Platform, choices
         quantization=args.quantization,
         model_impl=args.model_impl,
         is_encoder=is_encoder(checkpoint.architecture),
+        text_padding=checkpoint.text_padding,
         skip_tokenizer_init=args.skip_tokenizer_init,
         tokenizer=args.tokenizer,
         seed=secrets.randbits(63) if args.seed is None else args.seed,

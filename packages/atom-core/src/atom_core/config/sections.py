@@ -15,6 +15,7 @@ from atom_core.scheduler.config import SchedulerConfig
 from atom_core.speculation.config import SpeculationConfig
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
+from atom_models.checkpoint.text_padding import TextPadding
 from atom_models.vision.spec import VisionSpec
 
 GraphMode = Literal["none", "piecewise", "full", "full-and-piecewise"]
@@ -25,7 +26,8 @@ Warmup = Literal["none", "background", "full"]
 class ModelConfig:
     """Which model runs, and how. `max_model_len` is settled once the cache has its size.
 
-    `is_encoder` says that it reads texts in both directions, and that each is computed whole.
+    `is_encoder` says that it reads texts in both directions, and that each is computed whole. `text_padding`
+    is what they are filled up with.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ModelConfig:
     model_impl: str = "auto"
     load_dummy: bool = False
     is_encoder: bool = False
+    text_padding: TextPadding | None = None
     skip_tokenizer_init: bool = False
     tokenizer: str | None = None
     seed: int = 0

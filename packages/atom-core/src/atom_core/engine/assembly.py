@@ -105,5 +105,6 @@ def engine_info(config: EngineConfig, runner: RunnerInfo) -> EngineInfo:
         timings=dict(runner.timings),
         choices=[*config.choices, *runner.choices],
         is_encoder=config.model.is_encoder,
+        text_padding=config.model.text_padding,
         images=None if config.images is None else config.images.spec,
     )

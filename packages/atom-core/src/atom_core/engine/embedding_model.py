@@ -12,6 +12,7 @@ from typing import Any
 
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Pooling, PoolingKind
+from atom_models.architectures.registry import has_two_towers
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class EmbeddingModel:
         prompts: what the model was trained to have before texts, by name.
         default_prompt: the name of that which stands before every text; None if there is none.
         leaves_prompts_out: vectors are pooled from what follows a prompt.
+        has_two_towers: the model itself makes vectors, of texts and of pictures, and nothing else can be pooled.
     """
 
     pooling: PoolingKind = "mean"
@@ -53,12 +55,16 @@ class EmbeddingModel:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     leaves_prompts_out: bool = False
+    has_two_towers: bool = False
 
     @classmethod
     def read(cls, path: str | Path) -> EmbeddingModel:
         """What the folder at `path` says; a file, or a folder that says nothing, gives the defaults."""
         folder = Path(path)
         config = _object(folder / "config.json")
+        names = config.get("architectures")
+        if isinstance(names, list) and names and has_two_towers(str(names[0])):
+            return cls(pooling="last", has_two_towers=True)
         dimensions = config.get("matryoshka_dimensions")
         shorter = tuple(size for size in dimensions if type(size) is int) if isinstance(dimensions, list) else ()
         prompts, default = _prompts(folder)
@@ -75,8 +81,11 @@ class EmbeddingModel:
         """A request's own pooling, else the model's; both are normalized as the model's are.
 
         Raises:
-            InvalidRequestError: it has none, and the model's cannot be done.
+            InvalidRequestError: it has none, and the model's cannot be done; or it has another than the only one.
         """
+        if self.has_two_towers and pooling not in (None, self.pooling):
+            message = f"pooling is {pooling!r}; this model makes its vectors itself: leave 'pooling' out"
+            raise InvalidRequestError(message, "pooling")
         if pooling is None and self.refusal is not None:
             raise InvalidRequestError(f"{self.refusal}; choose a pooling: mean, last or cls", "pooling")
         return Pooling(pooling or self.pooling, self.normalizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from atom_models.checkpoint.text_padding import TextPadding
 from atom_models.vision.spec import VisionSpec
 
 
@@ -31,6 +32,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         num_offload_blocks: blocks that are kept beyond those, in memory of the host or on a disk.
         choices: one line for each value that was chosen for the user.
         is_encoder: the model reads texts in both directions, and writes none.
+        text_padding: what its texts are filled up with; None where they are read as they are.
         images: which pictures prompts may have; None where the model reads text alone.
     """
 
@@ -61,6 +63,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     enable_dp_attention: bool = False
     num_offload_blocks: int = 0
     is_encoder: bool = False
+    text_padding: TextPadding | None = None
     images: VisionSpec | None = None
 
     @property

@@ -134,7 +134,8 @@ class LLMEngine:
         before texts.
 
         Args:
-            prompts: as those of `generate`; before what has pictures or videos nothing is put.
+            prompts: as those of `generate`; before what has pictures or videos nothing is put. Where a model has an
+                encoder for pictures (CLIP), each is a text, or ``{"images": [picture]}``.
 
         Raises:
             InvalidRequestError: before anything is computed.

@@ -24,6 +24,7 @@ from atom_core.worker.sampling.pooling import Pooled, Pooler
 from atom_core.worker.sampling.sampler import Sampled, report
 from atom_core.worker.steps.batch import ModelInput, StepRows, token_types
 from atom_core.worker.steps.factory import make_steps
+from atom_core.worker.steps.protocol import Steps
 from atom_core.worker.vision.pictures import Pictures
 from atom_models.adapters.step import AdapterStep
 from atom_models.layers.mixture.exchange import rows_of_engines
@@ -101,7 +102,7 @@ class RunningModel:
             capture = profiler.around_captures(capture)
         self.states, self.sampler, self.steps, self._drafter = make_steps(config, self.model, loaded, capture)
         self._pooler, self._embeds = Pooler(self.model.classify), False
-        self.pictures = _pictures(config, self.model)
+        self.pictures = _pictures(config, self.steps)
         # A step with nothing to compute stands for itself.
         self._forward: Forward | SchedulerOutput | None = None
 
@@ -250,11 +251,11 @@ class RunningModel:
         return Forward(step, batch, logits_nR, states, prompt_logprobs, pooled)
 
 
-def _pictures(config: EngineConfig, model: EngineModel) -> Pictures | None:
+def _pictures(config: EngineConfig, steps: Steps) -> Pictures | None:
     if config.images is None:
         return None
     device = torch.device(config.device)
-    return Pictures(model.encode, config.images.spec, cache_bytes=config.images.cache_bytes, device=device)
+    return Pictures(steps.encode, config.images.spec, cache_bytes=config.images.cache_bytes, device=device)
 
 
 def _step_name(rows: StepRows) -> str:

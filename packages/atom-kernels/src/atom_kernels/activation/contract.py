@@ -79,6 +79,7 @@ class SigmoidGateProblem:
 def activation(x: torch.Tensor, name: Activation) -> torch.Tensor:
     """The activation called `name` of each value, in float32, rounded once to x's dtype.
 
+    quick_gelu: Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415, section 2.
     relu2: So et al. 2021, "Primer", https://arxiv.org/abs/2109.08668.
     """
     return _activate(x.float(), name).to(x.dtype)
@@ -130,6 +131,8 @@ def _activate(x: torch.Tensor, name: Activation) -> torch.Tensor:
             return functional.gelu(x)
         case Activation.GELU_TANH:
             return functional.gelu(x, approximate="tanh")
+        case Activation.QUICK_GELU:
+            return x * torch.sigmoid(1.702 * x)
         case Activation.RELU:
             return functional.relu(x)
         case Activation.RELU2:

@@ -11,6 +11,7 @@ class Activation(StrEnum):
 
     SILU: ``x * sigmoid(x)``.
     GELU, GELU_TANH: by erf, and the approximation by tanh.
+    QUICK_GELU: ``x * sigmoid(1.702 * x)``, the approximation of CLIP.
     RELU, RELU2: ``max(x, 0)``, and its square.
     SWIGLU_OAI: gated only; GPT-OSS's clamped ``x * sigmoid(alpha * x) * (up + 1)``.
     """
@@ -18,6 +19,7 @@ class Activation(StrEnum):
     SILU = "silu"
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"
+    QUICK_GELU = "quick_gelu"
     RELU = "relu"
     RELU2 = "relu2"
     SWIGLU_OAI = "swiglu_oai"

@@ -15,7 +15,7 @@ from atom_kernels.triton.launch import launch
 
 # What `triton_kernels.gated` and `activated` compute.
 _ACTIVATIONS = (
-    *(Activation.SILU, Activation.GELU, Activation.GELU_TANH),
+    *(Activation.SILU, Activation.GELU, Activation.GELU_TANH, Activation.QUICK_GELU),
     *(Activation.RELU, Activation.RELU2, Activation.SWIGLU_OAI),
 )
 _BLOCK = 1024

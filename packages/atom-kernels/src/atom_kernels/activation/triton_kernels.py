@@ -19,6 +19,8 @@ def activated(x, ACTIVATION: tl.constexpr):
         # tanh(u) = 2 sigmoid(2u) - 1, so that gelu becomes x * sigmoid(2u).
         u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
         return x / (1.0 + tl.exp(-2.0 * u))
+    elif ACTIVATION == "quick_gelu":
+        return x / (1.0 + tl.exp(-1.702 * x))
     else:
         # tl.maximum would give 0 for NaN, which torch's relu keeps.
         tl.static_assert(ACTIVATION == "relu" or ACTIVATION == "relu2", "not an activation of one value")

@@ -1,4 +1,4 @@
-/* Attention of encoders: every query of a text against all its keys, or those of a window on both sides; no cache.
+/* Attention of encoders: every query of a text against all its keys, or those of a window before and behind it; no cache.
  *
  * A task is some queries of one head, cut from the text's own start as its tiles of keys are, and a row is summed in one
  * order whatever the rows beside it: a text's result depends on nothing but itself.
@@ -19,7 +19,7 @@ typedef struct {
     const element *q, *k, *v;
     element *out;
     int64_t q_stride, k_stride, v_stride; /* from token to token, in elements; heads lie behind each other */
-    int64_t num_heads, head_dim, window;  /* window 0: none */
+    int64_t num_heads, head_dim, before, behind; /* keys that a query sees on each side, at most */
     float scale;
 } Encoder;
 
@@ -65,20 +65,19 @@ static void attend(const Encoder *e, const Queries *task, int64_t head, Workspac
     const element *rows[TILE];
     int n = (int)e->head_dim, columns = (n + VL - 1) / VL * VL, num_rows = task->last - task->first;
     int64_t length = task->end - task->start, first = task->first - task->start, last = task->last - task->start;
-    int64_t window = e->window > 0 ? e->window : length;
     State state = {w->largest, w->sums, w->found};
     gather_queries(e->q + task->first * e->q_stride + head * n, e->q_stride, num_rows, n, w->queries);
     for (int i = 0; i < num_rows; i++) w->largest[i] = -INFINITY;
     memset(w->sums, 0, (size_t)num_rows * VL * 4);
     memset(w->found, 0, (size_t)num_rows * columns * 4);
-    int64_t end = low(last + window, length);
-    for (int64_t at = high(first - window, 0); at < end; at += TILE) {
+    int64_t end = low(last + e->behind, length);
+    for (int64_t at = high(first - e->before, 0); at < end; at += TILE) {
         int count = (int)low(TILE, length - at), in_vectors = (count + VL - 1) / VL * VL;
         tile_rows(e->k + head * n, e->k_stride, task->start + at, count, rows);
         pack_keys(rows, rows, n, w->keys);
         product(w->queries, n / PAIRS, w->keys, TILE, w->scores, TILE, num_rows, n / PAIRS, in_vectors, 0);
         for (int i = 0; i < num_rows; i++) {
-            int64_t from = high(0, first + i - window - at), to = low(count, first + i + window + 1 - at);
+            int64_t from = high(0, first + i - e->before - at), to = low(count, first + i + e->behind + 1 - at);
             softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), state, i, columns, (int)from, (int)to,
                         e->scale, 0, NULL, NULL);
         }
@@ -92,9 +91,9 @@ static void attend(const Encoder *e, const Queries *task, int64_t head, Workspac
 
 /* Fills `out` for the queries of all tasks. */
 void encoder_attention(const void *q, const void *k, const void *v, void *out, int64_t q_stride, int64_t k_stride,
-                       int64_t v_stride, int64_t num_heads, int64_t head_dim, int64_t window, float scale,
-                       const Queries *tasks, int64_t num_tasks) {
-    Encoder e = {q, k, v, out, q_stride, k_stride, v_stride, num_heads, head_dim, window, scale};
+                       int64_t v_stride, int64_t num_heads, int64_t head_dim, int64_t before, int64_t behind,
+                       float scale, const Queries *tasks, int64_t num_tasks) {
+    Encoder e = {q, k, v, out, q_stride, k_stride, v_stride, num_heads, head_dim, before, behind, scale};
 #pragma omp parallel if (num_tasks * num_heads > 8)
     {
         static _Thread_local Workspace *w; /* kept from call to call */

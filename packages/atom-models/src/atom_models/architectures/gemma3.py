@@ -15,7 +15,7 @@ from atom_models.checkpoint.layer_types import FULL, SLIDING, check_layer_types
 from atom_models.decoder.causal_lm import Decoder, DecoderForCausalLM
 from atom_models.layers import Layer, Residual, RMSNorm, Rotary, make_rotary
 from atom_models.vision.sees import Sees
-from atom_models.vision.towers.siglip import PROJECTOR, SiglipTower
+from atom_models.vision.towers.gemma3 import PROJECTOR, Gemma3Tower
 
 # Bases of the rotation in global and in local layers, where the config names none.
 GLOBAL_ROPE_THETA, LOCAL_ROPE_THETA = 1_000_000.0, 10_000.0
@@ -143,7 +143,7 @@ class Gemma3ForCausalLM(DecoderForCausalLM):
 class Gemma3ForConditionalGeneration(Sees, Gemma3ForCausalLM):
     """Weights go by the names of the published checkpoints."""
 
-    tower = SiglipTower
+    tower = Gemma3Tower
     decoder_prefix = "language_model.model"
     head_prefix = "language_model.lm_head"
     vision_prefixes = ("vision_tower", PROJECTOR)

@@ -54,6 +54,10 @@ ENCODER = "encoder"
 LABELS = "labels"
 # Prompts may hold pictures.
 IMAGES = "images"
+# Two encoders, of texts and of pictures, give vectors of one space: each prompt is a text, or a picture.
+TWO_TOWERS = "two towers"
+# Texts are filled up to the longest.
+PADDED = "padded texts"
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,16 @@ class Architecture:
         return ENCODER in self.features
 
     @property
+    def has_two_towers(self) -> bool:
+        """Whether texts and pictures go through encoders of their own, and come out as vectors."""
+        return TWO_TOWERS in self.features
+
+    @property
+    def pads_texts(self) -> bool:
+        """Whether texts are filled up to the longest."""
+        return PADDED in self.features
+
+    @property
     def has_labels(self) -> bool:
         """Whether it ends in scores of labels."""
         return LABELS in self.features
@@ -116,6 +130,8 @@ _HALVES = (0.5, 0.5, 0.5)
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _QWEN3_PICTURES = PictureDefaults(65_536, 16_777_216, _HALVES, _HALVES, video=QWEN3)
 _QWEN2_PICTURES = PictureDefaults(3_136, 12_845_056, _CLIP_MEAN, _CLIP_STD, video=QWEN2)
+_CLIP_PICTURES = PictureDefaults(50_176, 50_176, _CLIP_MEAN, _CLIP_STD, max_side=224)
+_SIGLIP_BASE_PICTURES = PictureDefaults(50_176, 50_176, _HALVES, _HALVES, max_side=224)
 _PIXTRAL_PICTURES = PictureDefaults(784, 1_048_576, _CLIP_MEAN, _CLIP_STD, max_side=1024)
 _SIGLIP_PICTURES = PictureDefaults(802_816, 802_816, _HALVES, _HALVES, max_side=896)
 _KIMI_PICTURES = PictureDefaults(784, 3_211_264, _HALVES, _HALVES, max_side=7168)
@@ -132,6 +148,9 @@ _ARCHITECTURES = {
         "encoders.bert", "MS MARCO rerankers; classifiers", (ENCODER, LABELS)
     ),
     "BertModel": Architecture("encoders.bert", _BERTS, (ENCODER,)),
+    "CLIPModel": Architecture(
+        "encoders.clip", "CLIP; OpenCLIP, saved by transformers", (ENCODER, TWO_TOWERS, IMAGES), pictures=_CLIP_PICTURES
+    ),
     "DeepseekV2ForCausalLM": Architecture(
         "deepseek_v2",
         "DeepSeek V2, V2-Lite",
@@ -239,6 +258,12 @@ _ARCHITECTURES = {
         "encoders.roberta", "RoBERTa classifiers and rerankers", (ENCODER, LABELS)
     ),
     "RobertaModel": Architecture("encoders.roberta", _ROBERTAS, (ENCODER,)),
+    "SiglipModel": Architecture(
+        "encoders.siglip",
+        "SigLIP; SigLIP 2 of fixed sizes",
+        (ENCODER, TWO_TOWERS, PADDED, IMAGES),
+        pictures=_SIGLIP_BASE_PICTURES,
+    ),
     "XLMRobertaForMaskedLM": Architecture("encoders.roberta", _XLM_ROBERTAS, (ENCODER,)),
     "XLMRobertaForSequenceClassification": Architecture(
         "encoders.roberta", "BGE rerankers (base, large, v2-m3)", (ENCODER, LABELS)
@@ -281,6 +306,16 @@ def keeps_states(name: str) -> bool:
 def is_encoder(name: str) -> bool:
     """Whether an architecture reads texts in both directions; False for one that has no file here."""
     return name in _ARCHITECTURES and _ARCHITECTURES[name].is_encoder
+
+
+def has_two_towers(name: str) -> bool:
+    """Whether an architecture has an encoder of texts and one of pictures; False for one that has no file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].has_two_towers
+
+
+def pads_texts(name: str) -> bool:
+    """Whether an architecture's texts are filled up to the longest; False for one that has no file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].pads_texts
 
 
 def has_labels(name: str) -> bool:

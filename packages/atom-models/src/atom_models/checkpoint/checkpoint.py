@@ -14,6 +14,7 @@ from atom_models.checkpoint.errors import CheckpointError
 from atom_models.checkpoint.gguf_config import gguf_config
 from atom_models.checkpoint.gguf_file import GGUFFile, read_gguf
 from atom_models.checkpoint.quantization_files import quantization_beside
+from atom_models.checkpoint.text_padding import TextPadding, padding_token
 from atom_models.checkpoint.weight_names import is_decoder_alone, weight_names
 
 # Models whose first token has the row behind that of padding in the table of positions.
@@ -106,6 +107,18 @@ class Checkpoint:
         names = weight_names(self.path)
         has_head = "lm_head.weight" in names or not is_decoder_alone(names)
         return None if has_head else "its checkpoint holds a decoder without a head"
+
+    @property
+    def text_padding(self) -> TextPadding | None:
+        """How texts are filled up before the model reads them; None where they are not."""
+        from atom_models.architectures.registry import pads_texts
+
+        if not pads_texts(self.architecture):
+            return None
+        token_id = padding_token(self.path)
+        if token_id is None:
+            token_id = int(self.text_config.get("pad_token_id") or 0)
+        return TextPadding(self.max_model_len, token_id)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

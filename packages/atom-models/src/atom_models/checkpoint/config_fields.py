@@ -10,13 +10,18 @@ from atom_models.checkpoint.errors import CheckpointError
 # Old spellings of rope types and what they became.
 _ROPE_NAMES = {"su": "longrope", "ntk": "dynamic", "mrope": "default"}
 _DTYPES = {"float": "float32", "half": "float16"}
+# What text_config leaves out where it is as in transformers, by its model_type.
+_LEFT_OUT: Mapping[str, Mapping[str, int]] = {
+    "clip_text_model": {"vocab_size": 49_408, "max_position_embeddings": 77, "eos_token_id": 49_407},
+    "siglip_text_model": {"vocab_size": 32_000, "max_position_embeddings": 64, "pad_token_id": 1},
+}
 
 
 def normalize_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with `rope_parameters` for `rope_theta` and `rope_scaling`, and `dtype` for `torch_dtype`.
 
-    Nested `text_config`s are normalized as well, and share what either level says of dtype, tied embeddings and
-    quantization. Rope parameters given for each layer type stay a mapping of mappings.
+    Nested `text_config`s are normalized as well, and share what either level says of dtype, tied embeddings,
+    quantization and projection. Rope parameters given for each layer type stay a mapping of mappings.
 
     Raises:
         CheckpointError: a field has a type that cannot be meant.
@@ -30,10 +35,13 @@ def normalize_config(config: Mapping[str, Any]) -> dict[str, Any]:
         normalized["dtype"] = _DTYPES.get(name, name)
     nested = normalized.get("text_config")
     if isinstance(nested, Mapping):
-        text = normalize_config(nested)
+        text = normalize_config({**_LEFT_OUT.get(str(nested.get("model_type")), {}), **nested})
         for name in ("dtype", "tie_word_embeddings"):
             if name in normalized:
                 text.setdefault(name, normalized[name])
+        # Here the inner one is of a text model that was saved alone.
+        if normalized.get("projection_dim") is not None:
+            text["projection_dim"] = normalized["projection_dim"]
         if normalized.get("quantization_config") is None and text.get("quantization_config") is not None:
             normalized["quantization_config"] = text["quantization_config"]
         normalized["text_config"] = text

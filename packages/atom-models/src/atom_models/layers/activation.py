@@ -26,6 +26,7 @@ _ACTIVATIONS = {
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "quick_gelu": Activation.QUICK_GELU,
     "relu": Activation.RELU,
     "relu2": Activation.RELU2,
 }

@@ -62,14 +62,19 @@ def place(
     weight_format: str,
     cache: CacheFormat = _BFLOAT16,
     utilization: float = MEMORY_UTILIZATION,
+    image_cache_bytes: int = 0,
 ) -> Placement | None:
-    """The model on these devices; None where they cannot share it evenly."""
+    """The model on these devices; None where they cannot share it evenly.
+
+    Args:
+        image_cache_bytes: what each of them keeps free for what was made of pictures.
+    """
     share = needs.on_rank(num_devices)
     if share is None:
         return None
     platform = accelerator.platform
     weights = share.weight_bytes[weight_format] + share.copied_bytes(platform)
-    room = int(accelerator.memory_bytes * utilization) - weights
+    room = int(accelerator.memory_bytes * utilization) - weights - image_cache_bytes
     left = room - share.snapshot_bytes(room)
 
     def fits(num_tokens: int) -> bool:

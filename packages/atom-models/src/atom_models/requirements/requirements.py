@@ -28,6 +28,7 @@ from atom_models.requirements.cache import PLANNED_CACHES, CacheGroup, cache_gro
 from atom_models.requirements.parameters import Count, count_parameters
 from atom_models.requirements.rank_work import RankWork, rank_work
 from atom_models.requirements.sharing import OneOf, groups_of, spread_experts
+from atom_models.vision.sees import num_tower_weights
 
 BLOCK_SIZE = 16
 
@@ -71,6 +72,7 @@ class ModelRequirements:
         implementation: what serves it: our own file, or transformers' layers.
         num_parameters: tied embeddings counted once; layers that are not loaded are not counted.
         num_active_parameters: parameters that a token of a text passes: not all experts of a mixture, and no tower.
+        num_tower_parameters: parameters that pictures pass, with the projector behind the tower; 0 where none are seen.
         num_linear_parameters: parameters that are rounded while loading (no embedding, head or router).
         num_layers: layers that have a cache; an index of attention is a part of one.
         max_model_len: longest context in tokens.
@@ -110,6 +112,7 @@ class ModelRequirements:
     in_stages: Callable[[int, int], RankShare | None] = field(compare=False, repr=False)
     cache_groups: tuple[CacheGroup, ...]
     kv_bytes_per_token: Mapping[CacheFormat, int]
+    num_tower_parameters: int = 0
 
     def kv_bytes(self, num_tokens: int, cache: CacheFormat) -> int:
         """Bytes of cache that a request of `num_tokens` takes, all of it on this machine."""
@@ -196,6 +199,7 @@ def model_requirements(
         on_rank=functools.cache(lambda num_ranks: whole if num_ranks == num_context_ranks == 1 else of_rank(num_ranks)),
         cache_groups=whole.cache_groups,
         kv_bytes_per_token={cache: whole.kv_bytes(1, cache) for cache in PLANNED_CACHES},
+        num_tower_parameters=num_tower_weights(model),
     )
 
 

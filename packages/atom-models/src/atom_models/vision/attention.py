@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,6 +14,7 @@ from atom_models.layers import Layer, QKVParallelLinear, ReplicatedLinear
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
+    from atom_models.vision.towers.step import TowerStep
 
 
 class AttendedRuns(NamedTuple):
@@ -38,35 +37,25 @@ def plan_attention(num_heads: int, head_dim: int, context: BuildContext) -> Mixe
     return select_mixer(problem, context.platform)
 
 
-def attend_within(
-    plan: MixerPlan,
-    lengths: Sequence[int],
-    angles: torch.Tensor | None = None,
-    *,
-    device: torch.device | None = None,
-    interleaved: bool = False,
-) -> AttendedRuns:
-    """Runs of rows, of so many each, that see themselves alone.
+def attend_within(plan: MixerPlan, step: TowerStep, *, kind: int = 0, interleaved: bool = False) -> AttendedRuns:
+    """Runs of rows that see themselves alone. Nothing of it depends on their lengths: a graph may hold it.
 
     Args:
-        angles: float32 ``[T, head_dim]``, see `atom_models.vision.batch.angles`; None turns nothing.
-        device: where the rows are; None is where the angles are.
+        kind: which of the step's runs they are.
         interleaved: neighbors in a head turn together, instead of its halves.
     """
-    num_rows = sum(lengths)
-    if angles is not None:
-        device = angles.device
-    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    starts, num_rows, device, angles = step.starts[kind], len(step.rows), step.rows.device, step.angles
+    num_runs = len(starts) - 1
     geometry = BatchGeometry(
         query_start_loc=starts,
         seq_lens=starts.diff(),
-        block_table=torch.zeros(len(lengths), 1, dtype=torch.int32, device=device),
+        block_table=torch.zeros(num_runs, 1, dtype=torch.int32, device=device),
         slot_mapping=torch.full((num_rows,), -1, dtype=torch.int64, device=device),
-        num_reqs=len(lengths),
+        num_reqs=num_runs,
         num_tokens=num_rows,
         num_decodes=0,
-        max_query_len=max(lengths),
-        max_seq_len=max(lengths),
+        max_query_len=num_rows,
+        max_seq_len=num_rows,
         prompts_are_new=True,
     )
     if angles is None:

@@ -11,7 +11,7 @@ from torch import nn
 from atom_models.paged_run import SequenceStep
 from atom_models.vision.positions import last_seen, places_of_embeddings, threefold_positions, widened
 from atom_models.vision.seen import SeenRows
-from atom_models.vision.sees import Sees
+from atom_models.vision.sees import tower_of
 
 
 class LatePicture(NamedTuple):
@@ -33,12 +33,13 @@ def place_pictures(
     Raises:
         ValueError: the model takes no pictures; one has a wrong shape; a prompt has another number of image tokens.
     """
-    if not isinstance(model, Sees) or model.vision is None or model.vision_spec is None:
+    tower = tower_of(model)
+    if tower is None:
         raise ValueError("the model takes no pictures: leave images out")
     if len(pictures) != len(prompts):
         raise ValueError(f"there are {len(prompts)} sequences, and images of {len(pictures)}")
-    spec, shown = model.vision_spec, [[_frames(one) for one in own] for own in pictures]
-    encoded = iter(model.vision.encode([one for each in shown for one in each]))
+    spec, shown = tower.spec, [[_frames(one) for one in own] for own in pictures]
+    encoded = iter(tower.encode([one for each in shown for one in each]))
     steps = []
     for token_ids, own in zip(prompts, pictures, strict=True):
         sizes = [(one.shape[-3], one.shape[-2]) for one in map(_frames, own)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atom_models.architectures.registry import picture_defaults
 from atom_models.checkpoint.errors import CheckpointError
+from atom_models.vision.families.dual import read_clip, read_siglip
 from atom_models.vision.families.gemma3 import read_gemma3
 from atom_models.vision.families.kimi_k25 import read_kimi_k25
 from atom_models.vision.families.mistral3 import read_mistral3
@@ -54,9 +55,11 @@ def read_vision(checkpoint: Checkpoint) -> Vision | None:
 
 # Those whose files have fields of their own.
 _READERS = {
+    "CLIPModel": read_clip,
     "Gemma3ForConditionalGeneration": read_gemma3,
     "KimiK25ForConditionalGeneration": read_kimi_k25,
     "Mistral3ForConditionalGeneration": read_mistral3,
+    "SiglipModel": read_siglip,
 }
 
 

@@ -109,13 +109,19 @@ class Sees(DecoderForCausalLM):
         return self.model(input_ids, self.rotary.at(positions, self._axes), inputs_embeds, seen)
 
 
+def tower_of(model: nn.Module) -> VisionTower | None:
+    """What makes features of pictures; None in a model without."""
+    tower = getattr(model, "vision", None)
+    return tower if isinstance(tower, VisionTower) else None
+
+
 def language_modules(model: nn.Module) -> list[nn.Module]:
     """All modules of a model but those of its tower: what tokens of texts pass."""
-    tower = set(model.vision.modules()) if isinstance(model, Sees) and model.vision is not None else set()
+    tower = set() if (found := tower_of(model)) is None else set(found.modules())
     return [module for module in model.modules() if module not in tower]
 
 
 def num_tower_weights(model: nn.Module) -> int:
     """How many weights the tower has; 0 without one."""
-    tower = model.vision if isinstance(model, Sees) else None
+    tower = tower_of(model)
     return 0 if tower is None else sum(weights.num_numbers for layer in loadable(tower) for weights in layer.weights())

@@ -37,7 +37,7 @@ class VisionSpec:
         has_threefold_positions: tokens have a position in time, height and width each.
         resizing: how a picture gets its size, see `atom_models.vision.sizes`.
         max_side: the most pixels of a side, before it is brought to a multiple of `unit`; 0 where there is no bound.
-            Where sizes are fixed, each side has so many.
+            Where sizes are fixed, each side has so many; where pictures are cropped, their shorter side.
         row_token_id: the token between the rows of a picture, behind the last of which `end_token_id` stands; None
             where nothing stands between them.
         max_tokens: the most tokens of a picture, where a host bounds them; 0 where it does not.
@@ -46,6 +46,7 @@ class VisionSpec:
         written_around: what stands before the start and behind the end of a picture, where a template writes the start
             alone; empty where it writes all that a picture needs.
         resample: the filter by which pictures are resized.
+        stands_alone: a picture is a prompt of its own, and one token of it, which gives its vector.
     """
 
     image_token_id: int
@@ -66,6 +67,7 @@ class VisionSpec:
     sees_ahead: bool = False
     written_around: str = ""
     resample: Resample = "bicubic"
+    stands_alone: bool = False
 
     @property
     def unit(self) -> int:
@@ -78,7 +80,9 @@ class VisionSpec:
         return (self.image_token_id,) if self.video is None else (self.image_token_id, self.video.token_id)
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """The height and width to which a picture is resized; what is missing to `fitted` is made black.
+        """The height and width to which a picture is resized.
+
+        What is missing to `fitted` is made black; where there is more, it begins at `first_kept`.
 
         Raises:
             ValueError: one side is more than 200 times the other, and the family's own processor refuses that.
@@ -98,7 +102,18 @@ class VisionSpec:
         Raises:
             ValueError: as `resized`.
         """
-        return self._in_units(self.resized(height, width))
+        sides = self.resized(height, width)
+        if self.resizing not in ("fixed", "cropped"):
+            return self._in_units(sides)
+        # Patches that would be cut short are left out, as a convolution leaves them.
+        side = self.max_side // self.unit * self.unit
+        return side, side
+
+    def first_kept(self, height: int, width: int) -> tuple[int, int]:
+        """The row and the column where the fitted picture begins in one that was resized to that height and width."""
+        if self.resizing != "cropped":
+            return 0, 0
+        return (height - self.max_side) // 2, (width - self.max_side) // 2
 
     def num_tokens(self, height: int, width: int) -> int:
         """Tokens of a picture that has been fitted, with those between its rows."""

@@ -20,6 +20,7 @@ from atom_server.errors import APIError
 from atom_server.generation.collect import collect
 from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.conversation import encode_messages
+from atom_server.prompts.one_of_two import encode_text_or_picture
 from atom_server.prompts.texts import PromptTokens, cut_prompt, encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
@@ -61,13 +62,18 @@ async def _prompts(request: Request, body: EmbeddingRequest, model: EmbeddingMod
         before = model.prompt(body.prompt_name)
         given = [before + one if isinstance(one, str) else one for one in body.input or ()]
         return await encode_prompts(request, body, given, param="input")
+    messages = [message.model_dump(exclude_unset=True) for message in body.messages]
+    has_to_fit = body.truncate_prompt_tokens is None
+    if model.has_two_towers:
+        prompt = await encode_text_or_picture(request, messages, has_to_fit=has_to_fit)
+        return [await cut_prompt(request, body, prompt, None)]
     prompt = await encode_messages(
         request,
-        [message.model_dump(exclude_unset=True) for message in body.messages],
+        messages,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         add_special_tokens=bool(body.add_special_tokens),
-        has_to_fit=body.truncate_prompt_tokens is None,
+        has_to_fit=has_to_fit,
     )
     return [await cut_prompt(request, body, prompt, None)]
 

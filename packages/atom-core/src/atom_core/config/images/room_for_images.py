@@ -48,7 +48,11 @@ def image_token_budget(args: EngineArgs, images: ImagesConfig | None, max_num_ba
     """Tokens of the pictures that one step encodes: those of the largest at least; 0 where there are none."""
     if images is None:
         return 0
-    return args.max_num_image_tokens or max(images.most_tokens, max_num_batched_tokens)
+    room = max_num_batched_tokens
+    if images.spec.stands_alone:
+        # A token is a whole picture: its patches are counted, which are what an encoder computes.
+        room //= images.spec.merge_size**2
+    return args.max_num_image_tokens or max(images.most_tokens, room)
 
 
 def _within(spec: VisionSpec, most_tokens: int, choices: list[str]) -> VisionSpec:

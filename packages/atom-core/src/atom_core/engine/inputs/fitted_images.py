@@ -16,7 +16,7 @@ INSTALL = "pip install pillow"
 
 
 def as_image(picture: Any, spec: VisionSpec) -> Image:
-    """A picture, resized as its model asks and filled up with black to `VisionSpec.fitted`; an `Image` as it is.
+    """A picture, resized as its model asks and cut or filled up with black to `VisionSpec.fitted`; an `Image` as it is.
 
     Args:
         picture: an `Image`, an array uint8 ``[height, width, 3]`` of red, green and blue, or a picture of Pillow, whose
@@ -35,7 +35,8 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
         raise InvalidRequestError(str(error), NAME) from None
     shown = resized(picture, *size, spec.resample)
     if size != fitted:
-        shown = shown.crop((0, 0, *fitted[::-1]))  # what is outside becomes black
+        top, left = spec.first_kept(*size)
+        shown = shown.crop((left, top, left + fitted[1], top + fitted[0]))  # what is outside becomes black
     return Image.of(*fitted, shown.tobytes())
 
 

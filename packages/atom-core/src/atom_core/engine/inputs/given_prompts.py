@@ -19,7 +19,7 @@ from atom_models.vision.spec import VisionSpec
 GivenText = str | Sequence[int]
 Given = GivenText | Mapping[str, Any]
 """Text, token ids, or a mapping of ``prompt`` (text) or ``prompt_token_ids``, ``images`` and ``videos``: see `as_image`
-and `as_video`."""
+and `as_video`. Where a picture is a prompt of its own, there are ``images`` alone."""
 
 _TEXTS = ("prompt", "prompt_token_ids")
 
@@ -44,6 +44,8 @@ class GivenPrompt:
         """
         if not isinstance(given, Mapping):
             return cls(given)
+        if spec is not None and spec.stands_alone and given.keys() == {NAME}:
+            given = {"prompt_token_ids": [spec.image_token_id], **given}
         texts = [name for name in _TEXTS if name in given]
         if len(texts) != 1 or not given.keys() <= {*_TEXTS, NAME, VIDEOS}:
             raise InvalidRequestError(

@@ -18,7 +18,7 @@ from atom_core.config.kv_transfer import read_kv_transfer
 from atom_core.engine.info import EngineInfo
 from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_core.engine.inputs.kv_transfer import check_kv_transfer
-from atom_core.engine.inputs.placed_images import place_images
+from atom_core.engine.inputs.placed_images import PlacedPrompt, place_images
 from atom_core.engine.inputs.validation import (
     RequestLimits,
     check_cache_salt,
@@ -86,6 +86,7 @@ class InputProcessor:
             why_no_text=why_no_text,
             is_encoder=info.is_encoder,
             images=info.images,
+            text_padding=info.text_padding,
             kv_role=None if (transfer := read_kv_transfer(args.kv_transfer_config)) is None else transfer.kv_role,
         )
         return cls(
@@ -145,7 +146,7 @@ class InputProcessor:
         num_first_tokens: Sequence[int] = (),
         images: Sequence[Sequence[Image]] = (),
     ) -> CheckedPrompts:
-        """Check the token ids and pictures of prompts, so that `process` need not. Blocks.
+        """Check the token ids and pictures of prompts, so that `process` need not; texts are padded. Blocks.
 
         Args:
             prompts: token ids, with one image token (`VisionSpec.image_token_id`) for each picture: it is widened.
@@ -163,7 +164,11 @@ class InputProcessor:
         for each in placed if images else ():
             check_prompt_length(each.token_ids, self.limits)
         of_prompts = [each.images for each in placed] if any(images) else ()
-        return CheckedPrompts([each.token_ids for each in placed], num_first_tokens, of_prompts)
+        return CheckedPrompts([self._padded(each) for each in placed], num_first_tokens, of_prompts)
+
+    def _padded(self, prompt: PlacedPrompt) -> list[int]:
+        padding = self.limits.text_padding
+        return prompt.token_ids if padding is None or prompt.images else padding.padded(prompt.token_ids)
 
     def process(
         self,

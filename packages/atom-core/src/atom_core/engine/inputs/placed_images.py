@@ -47,6 +47,8 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
                 NAME,
             )
         return PlacedPrompt(list(token_ids))
+    if spec.stands_alone:
+        return _alone(token_ids, images, spec)
     if not images and not any(token in token_ids for token in spec.placeholders):
         return PlacedPrompt(list(token_ids))
     for number, image in enumerate(images):
@@ -66,6 +68,20 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
     )
     _check_lags(placed)
     return PlacedPrompt(tokens, placed)
+
+
+def _alone(token_ids: Sequence[int], images: Sequence[Image], spec: VisionSpec) -> PlacedPrompt:
+    """A text, or a picture, where each is a prompt of its own."""
+    if not images:
+        return PlacedPrompt(list(token_ids))
+    if len(images) > 1 or list(token_ids) != [spec.image_token_id]:
+        raise InvalidRequestError(
+            f"the prompt has {len(images)} pictures and {len(token_ids)} tokens; this model makes a vector of a text "
+            f"or of a picture: a picture's prompt is the token {spec.image_token_id} alone",
+            NAME,
+        )
+    _check_image(images[0], 0, spec)
+    return PlacedPrompt([spec.image_token_id], (PlacedImage(images[0], 0, 1),))
 
 
 def with_marks(text: str, spec: VisionSpec, tokenizer: Tokenizer | None) -> str:

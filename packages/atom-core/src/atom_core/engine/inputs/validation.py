@@ -12,6 +12,7 @@ from atom_core.errors import InvalidRequestError
 from atom_core.kv_transfer.config import KVRole
 from atom_core.messages import SamplingParams, ThinkingBudget
 from atom_core.structured_output.constraints.grammar import GrammarError, check_limits
+from atom_models.checkpoint.text_padding import TextPadding
 from atom_models.vision.spec import VisionSpec
 
 MAX_LOGPROBS = 20
@@ -35,7 +36,7 @@ class RequestLimits:
 
     `why_no_text` is why a model writes none, as the end of a sentence; None where it does. An encoder's prompts may be
     as long as its context. `kv_role` is what the engine does for others, or they for it. `images`
-    says which pictures a prompt may have; None where it has none.
+    says which pictures a prompt may have; None where it has none. `text_padding` is what texts are filled up with.
     """
 
     max_model_len: int
@@ -46,6 +47,7 @@ class RequestLimits:
     is_encoder: bool = False
     kv_role: KVRole | None = None
     images: VisionSpec | None = None
+    text_padding: TextPadding | None = None
 
     @property
     def max_prompt_len(self) -> int:

@@ -15,6 +15,7 @@ from atom_core.worker.graphs.plan import GraphsToCapture, plan_graphs
 from atom_core.worker.model.dummy_steps import encode_largest, largest_step, run_step
 from atom_core.worker.model.early_compilation import compile_prompts
 from atom_core.worker.model.engine_model import EngineModel
+from atom_models.vision.tower import VisionTower
 
 # What captured graphs of one shape take beside their shared memory: nodes, arguments, executables.
 GRAPH_BYTES = 8 << 20
@@ -67,6 +68,7 @@ def measure_memory(
     compile_prompts(config, paged)
     torch.cuda.reset_peak_memory_stats()
     seen = encode_largest(config, paged)
+    of_tower = torch.cuda.max_memory_allocated() - weights
     run_step(config, paged, largest_step(config))
     del seen  # it lay beside the step
     torch.cuda.synchronize()
@@ -78,7 +80,8 @@ def measure_memory(
         others=total - free - reserved,
         weights=weights,
         activations=activations,
-        graphs=graph_bytes(plan, config.model.vocab_size, activations // config.scheduler.max_num_batched_tokens),
+        graphs=graph_bytes(plan, config.model.vocab_size, activations // config.scheduler.max_num_batched_tokens)
+        + tower_graph_bytes(plan, paged.tower, of_tower, config.scheduler.max_num_image_tokens),
     )
 
 
@@ -98,6 +101,20 @@ def graph_bytes(plan: GraphsToCapture, vocab_size: int, token_bytes: int) -> int
     num_logits = vocab_size * max((shape.num_samples for shape in shapes), default=0)
     num_graphs = len(shapes) + len(plan.piece_sizes)
     return num_graphs * GRAPH_BYTES + 2 * 4 * num_logits + plan.most_tokens * token_bytes
+
+
+def tower_graph_bytes(
+    plan: GraphsToCapture, tower: VisionTower | None, activations: int, max_num_image_tokens: int
+) -> int:
+    """What the graphs of a tower take, about: all have the memory of the largest.
+
+    Args:
+        activations: bytes of encoding `max_num_image_tokens` at once.
+    """
+    if tower is None or not plan.tower_rows:
+        return 0
+    of_row = activations // (max_num_image_tokens * tower.rows_of_unit)
+    return len(plan.tower_rows) * GRAPH_BYTES + max(plan.tower_rows) * of_row
 
 
 def _gib(size: int) -> str:

@@ -8,6 +8,7 @@ from atom_core.config.options import ConfigError
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.graphs.shapes import MOST_WHOLE, GraphShape, GraphShapes, draft_shapes, prompt_sizes
 from atom_core.worker.model.engine_model import EngineModel
+from atom_core.worker.vision.tower_graphs import tower_sizes
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,13 @@ class GraphsToCapture:
     Attributes:
         shapes: the shapes of whole steps.
         piece_sizes: tokens of the steps that are captured between attention layers.
+        tower_rows: rows of the tower's steps that are captured: patches of all pictures that are encoded together.
         choices: a line for each value that was chosen for the user.
     """
 
     shapes: GraphShapes = field(default_factory=GraphShapes)
     piece_sizes: tuple[int, ...] = ()
+    tower_rows: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
 
     @property
@@ -57,7 +60,14 @@ def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int
         pieces = () if mode == "full" else tokens
     if captured := tokens if pieces else whole:
         choices.append(f"prompts of up to {max(captured)} tokens are captured too: launching them may take longer")
-    return GraphsToCapture(shapes, pieces, tuple(choices))
+    return GraphsToCapture(shapes, pieces, _tower_rows(config, model), tuple(choices))
+
+
+def _tower_rows(config: EngineConfig, model: EngineModel) -> tuple[int, ...]:
+    tower = model.tower
+    if tower is None or not tower.plan.capturable:
+        return ()
+    return tower_sizes(tower, config.scheduler.max_num_image_tokens * tower.rows_of_unit)
 
 
 def _draft_shapes(config: EngineConfig) -> tuple[GraphShape, ...]:

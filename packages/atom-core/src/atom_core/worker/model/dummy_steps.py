@@ -23,11 +23,17 @@ def largest_step(config: EngineConfig) -> list[int]:
     return [longest] * num_reqs + [last] * (last > 1)
 
 
-def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -> None:
-    """New prompts of these lengths, or decodes if all are 1."""
+def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int], *, sees_ahead: bool = False) -> None:
+    """New prompts of these lengths, or decodes if all are 1.
+
+    Args:
+        sees_ahead: the step is one whose tokens may see what is behind them.
+    """
     geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
     if max(lengths) == 1:
         geometry = replace(geometry, num_decodes=len(lengths))
+    if sees_ahead:
+        geometry = replace(geometry, sees_until=torch.full_like(geometry.slot_mapping, -1, dtype=torch.int32))
     positions = torch.cat([torch.arange(length, device=config.device) for length in lengths])
     input_ids, geometries = torch.zeros_like(positions), (geometry,) * model.num_groups
     states = model.forward(input_ids, positions, geometries)
@@ -40,12 +46,12 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int]) -
 
 def encode_largest(config: EngineConfig, model: EngineModel) -> Sequence[torch.Tensor]:
     """What the tower makes of as many of the largest pictures as a step encodes; nothing where there is none."""
-    if config.images is None or model.encode is None:
+    if config.images is None or model.tower is None:
         return ()
     most, unit = config.images.most_tokens, config.images.spec.unit
     rows = math.isqrt(most)
     picture = torch.zeros(rows * unit, most // rows * unit, 3, dtype=torch.uint8, device=config.device)
-    return model.encode([picture] * (config.scheduler.max_num_image_tokens // most))
+    return model.tower.encode([picture] * (config.scheduler.max_num_image_tokens // most))
 
 
 def dummy_geometry(lengths: Sequence[int], block_size: int, device: str) -> BatchGeometry:

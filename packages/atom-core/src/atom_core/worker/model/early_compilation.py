@@ -28,12 +28,17 @@ SHORT_PROMPT = 64
 
 
 def compile_prompts(config: EngineConfig, model: EngineModel) -> None:
-    """What the largest step and short prompts launch; that of the former takes longest."""
+    """What the largest step and short prompts launch; that of the former takes longest.
+
+    Pictures whose tokens see each other have a kernel of their own, which no other step launches.
+    """
     largest = largest_step(config)
 
     def run() -> None:
         run_step(config, model, largest)
         run_step(config, model, [min(largest[0], SHORT_PROMPT)])
+        if config.images is not None and config.images.spec.sees_ahead:
+            run_step(config, model, [min(largest[0], SHORT_PROMPT)], sees_ahead=True)
 
     _compile(config, run)
 

@@ -11,7 +11,6 @@ import torch
 
 from atom_core.worker.model.cached_mixers import CachedMixers
 from atom_core.worker.model.engine_draft import EngineDraft
-from atom_core.worker.vision.feature_cache import Encode
 from atom_kernels.protocols import BatchGeometry, Caches
 from atom_models.adapters.loaded import LoadedAdapters
 from atom_models.adapters.step import AdapterStep
@@ -19,6 +18,7 @@ from atom_models.groups import WHOLE, Stage
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import UNSHARED_VOCABULARY, SharedVocabulary
 from atom_models.vision.seen import SeenRows
+from atom_models.vision.tower import VisionTower
 
 
 class LayerStates(NamedTuple):
@@ -60,8 +60,7 @@ class EngineModel:
         arriving: ``[most tokens, D]``, whose first rows hold what the stage before gave of a step; None in the first.
         balancer: moves experts between ranks; None where they stay.
         adapters: what its linears can add; None where it was built to take none.
-        encode: the tower: pictures, uint8 ``[height, width, 3]`` each, to features ``[tokens, width]`` of each; None
-            where it reads text alone, and in stages without one.
+        tower: makes features of pictures; None where it reads text alone, and in stages without one.
         take_part: runs its experts on rows of other engines alone; None where it shares none with these.
         run_as_written: `run` for steps with tokens of pictures, which are not compiled; None where `run` is not either.
     """
@@ -82,7 +81,7 @@ class EngineModel:
     balancer: ExpertBalancer | None = None
     classify: Callable[[torch.Tensor], torch.Tensor] | None = None
     adapters: LoadedAdapters | None = None
-    encode: Encode | None = None
+    tower: VisionTower | None = None
     run_as_written: Callable[..., Any] | None = None
     take_part: Callable[[], None] | None = None
 

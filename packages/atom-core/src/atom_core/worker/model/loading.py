@@ -35,7 +35,7 @@ from atom_models.layers.mixture.exchange import take_part
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.model import construct_model, stored_quantization
-from atom_models.vision.tower import VisionTower
+from atom_models.vision.sees import tower_of
 
 
 def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> EngineModel:
@@ -74,7 +74,6 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
     model.eval()
     compute_logits: Any = model.compute_logits
     stage = context.stage
-    tower: VisionTower | None = getattr(model, "vision", None)
     return EngineModel(
         compile_model(model, config, ranks.rank),
         compute_logits,
@@ -91,7 +90,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         balancer=_balancer(config, model, context),
         classify=getattr(model, "classify", None),
         adapters=_adapters(config, model, context),
-        encode=None if tower is None else tower.encode,
+        tower=tower_of(model),
         take_part=partial(take_part, model) if config.parallel.enable_dp_attention else None,
         run_as_written=model if config.images is not None and config.compile.level else None,
     )

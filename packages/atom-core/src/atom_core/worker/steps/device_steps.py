@@ -29,10 +29,11 @@ from atom_core.worker.steps.adapter_inputs import AdapterInputs
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.device_inputs import DeviceInputs
 from atom_core.worker.steps.protocol import WholeStep
+from atom_core.worker.vision.tower_graphs import TowerGraphs
 
 if TYPE_CHECKING:
     from atom_core.worker.vision.sight import Sight
-    from atom_models.adapters.step import AdapterStep
+from atom_models.adapters.step import AdapterStep
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class DeviceSteps:
         launches_kernels: they are compiled when they are first met.
         is_preparing: a graph is captured or kernels are compiled.
         num_late_captures: graphs that were captured while a step waited for them.
+        encode: makes features of pictures, by graphs where they have one; None without a tower.
     """
 
     def __init__(
@@ -107,6 +109,9 @@ class DeviceSteps:
         self._adapters = AdapterInputs(max((shape.num_tokens for shape in adapted.all), default=0), self._inputs.device)
         self._adapter_graphs = make_graphs(run_model=partial(_run_adapted, model, self._adapters), shapes=adapted)
 
+        self._tower = None if model.tower is None else TowerGraphs(model.tower, plan.tower_rows, capture)
+        self.encode = None if self._tower is None else self._tower.encode
+
     def capture_next(self) -> bool:
         """See `Steps`."""
         self.is_preparing = True
@@ -114,7 +119,7 @@ class DeviceSteps:
             self._compilation.compile_decodes()
             if self._graphs.is_awaited and self._pieces.has_largest and self._graphs.capture_next():
                 return True
-            return self._pieces.capture_next() or self._graphs.capture_next() or self._adapter_graphs.capture_next()
+            return any(graphs.capture_next() for graphs in self._all_graphs)
         except Exception as error:
             self._do_without_graphs(error)
             return False
@@ -199,6 +204,12 @@ class DeviceSteps:
         (places,) = upload(sampled_n.device, np.flatnonzero(np.arange(most) < wanted[:, None]))
         return drafts_WK.flatten()[places]
 
+    @property
+    def _all_graphs(self) -> Sequence[PieceGraphs | StepGraphs | TowerGraphs]:
+        """In the order in which they are captured."""
+        of_steps = (self._pieces, self._graphs, self._adapter_graphs)
+        return of_steps if self._tower is None else (*of_steps, self._tower)
+
     def _graphs_of(self, batch: ModelInput) -> StepGraphs:
         return self._graphs if batch.adapters is None else self._adapter_graphs
 
@@ -209,7 +220,7 @@ class DeviceSteps:
         if self._graphs_required:
             raise ConfigError(f"a step cannot be captured: {cause}; cudagraph_mode none runs without graphs") from error
         logger.warning("steps run without graphs, since capturing one failed: %s", cause)
-        for captured in (self._graphs, self._adapter_graphs, self._pieces):
+        for captured in self._all_graphs:
             captured.forget()
 
 

@@ -26,6 +26,7 @@ class HostSteps:
         self.choices = ()
         self.is_preparing = self.launches_kernels = False
         self.num_late_captures = 0
+        self.encode = None if model.tower is None else model.tower.encode
 
     def build(
         self,

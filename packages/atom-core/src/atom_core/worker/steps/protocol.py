@@ -11,6 +11,7 @@ from atom_core.worker.model.engine_model import LayerStates
 from atom_core.worker.steps.batch import ModelInput, StepRows
 
 if TYPE_CHECKING:
+    from atom_core.worker.vision.feature_cache import Encode
     from atom_core.worker.vision.sight import Sight
     from atom_models.adapters.step import AdapterStep
 
@@ -48,6 +49,11 @@ class Steps(Protocol):
     @property
     def num_late_captures(self) -> int:
         """Graphs that were captured while a step waited for them."""
+        ...
+
+    @property
+    def encode(self) -> Encode | None:
+        """Makes features of pictures; None in a model without a tower, and in stages without one."""
         ...
 
     def build(

@@ -24,6 +24,7 @@ def make_warmup(config: EngineConfig, running: RunningModel, loaded: LoadReport,
         block_size=config.cache.block_size,
         vocab_size=config.model.vocab_size,
         drafts_by_model=speculation is not None and speculation.is_by_model,
+        picture_size=_smallest_picture(config),
     )
     return Warmup(
         _variants(config, running, loaded),
@@ -47,7 +48,7 @@ def has_variants(config: EngineConfig, *, launches_kernels: bool) -> bool:
 def _variants(config: EngineConfig, running: RunningModel, loaded: LoadReport) -> list[Variant]:
     if not has_variants(config, launches_kernels=running.steps.launches_kernels):
         return []
-    speculation = config.speculation
+    speculation, picture = config.speculation, _smallest_picture(config)
     limits = StepLimits(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_tokens=config.scheduler.max_num_batched_tokens,
@@ -56,9 +57,19 @@ def _variants(config: EngineConfig, running: RunningModel, loaded: LoadReport) -
         num_drafts=0 if speculation is None else speculation.num_tokens,
         drafts_by_model=speculation is not None and speculation.is_by_model,
         max_num_samples=config.max_num_samples,
+        picture_tokens=0 if picture is None else picture[2],
     )
     told_apart = set(running.model.sizes_told_apart(limits.max_num_tokens))
     variants = step_variants(limits, told_apart)
     if config.compile.warmup == "background":
         return [found for found in variants if found.num_tokens <= SLICE_TOKENS or found.num_tokens in told_apart]
     return variants
+
+
+def _smallest_picture(config: EngineConfig) -> tuple[int, int, int] | None:
+    """Height, width and tokens of it; None where the model sees none."""
+    if config.images is None:
+        return None
+    spec = config.images.spec
+    height, width = spec.fitted(1, 1)
+    return height, width, spec.num_tokens(height, width)

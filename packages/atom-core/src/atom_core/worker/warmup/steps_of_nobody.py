@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from atom_core.kv_cache.slot_pool import NO_SLOT
-from atom_core.messages import NewRequest, ScheduledRequest, SchedulerOutput
+from atom_core.messages import Image, NewRequest, PlacedImage, ScheduledRequest, SchedulerOutput
 from atom_core.worker.runner import Masks, PendingOutput
 from atom_core.worker.warmup.variants import Rows, Variant
 from atom_kernels.protocols import GroupSpec
@@ -41,6 +42,7 @@ class StepsOfNobody:
         block_size: tokens of a block.
         vocab_size: tokens that a mask tells of.
         drafts_by_model: drafts that are verified are those that the worker keeps.
+        picture_size: height and width of the smallest picture, and its tokens; None where none is seen.
     """
 
     def __init__(
@@ -52,9 +54,11 @@ class StepsOfNobody:
         block_size: int,
         vocab_size: int,
         drafts_by_model: bool = False,
+        picture_size: tuple[int, int, int] | None = None,
     ) -> None:
         self._model, self._groups, self._spare_block = model, groups, spare_block
         self._block_size, self._vocab_size, self._drafts_by_model = block_size, vocab_size, drafts_by_model
+        self._picture_size, self._picture_numbers = picture_size, itertools.count()
 
     def has_room(self, variant: Variant) -> bool:
         """Whether so many requests are not open that those of the step have places beside them."""
@@ -87,11 +91,26 @@ class StepsOfNobody:
                 variant.params,
                 eos_token_ids=(),
                 sample_index=0,
+                images=self._pictures(each),
             )
             for name, each in zip(names, rows, strict=True)
         ]
         scheduled = [self._scheduled(name, each) for name, each in zip(names, rows, strict=True)]
         return SchedulerOutput(STEP_ID, scheduled, new, [])
+
+    def _pictures(self, rows: Rows) -> tuple[PlacedImage, ...]:
+        """Black ones. Their digests are nobody's and never come again: each is encoded, and none is taken for another.
+
+        What is made of them where nothing is launched is no picture's.
+        """
+        if self._picture_size is None:
+            return ()
+        height, width, size = self._picture_size
+        images = [
+            Image(height, width, bytes(3 * height * width), f"warm-up {next(self._picture_numbers)}".encode())
+            for _ in range(rows.num_pictures)
+        ]
+        return tuple(PlacedImage(image, rows.num_cached + index * size, size) for index, image in enumerate(images))
 
     def _scheduled(self, name: str, rows: Rows) -> ScheduledRequest:
         num_tokens = rows.num_cached + rows.num_new + rows.num_next_drafts

@@ -22,6 +22,8 @@ EDGES = (
 MANY, SHORT, MEDIUM = (17, 64, 128, 512), 8, 160
 # Tokens of the prompts that come beside decodes.
 BESIDE = (24, 1100)
+# Pictures of a prompt: a small one may have fewer patches and tokens than the kernels for many rows want.
+PICTURES = (1, 2, 4)
 # Rows that are drawn at a time: from 32 on a sampling program takes several chunks.
 DRAWN = (1, 2, 33)
 GREEDY = SamplingParams(temperature=0.0)
@@ -50,6 +52,7 @@ class Rows:
         num_new: tokens of each that are computed, drafts among them.
         num_drafts: the last of these, which are verified.
         num_next_drafts: drafts that a model makes behind the step.
+        num_pictures: pictures with which the new tokens begin, each of `StepLimits.picture_tokens`.
     """
 
     count: int
@@ -57,6 +60,7 @@ class Rows:
     num_new: int
     num_drafts: int = 0
     num_next_drafts: int = 0
+    num_pictures: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class StepLimits:
         num_drafts: drafts of a request, at most.
         drafts_by_model: a model makes them, behind steps.
         max_num_samples: tokens that a step samples.
+        picture_tokens: tokens of the smallest picture; 0 where none is seen.
     """
 
     max_num_seqs: int
@@ -109,6 +114,7 @@ class StepLimits:
     num_drafts: int = 0
     drafts_by_model: bool = False
     max_num_samples: int = 0
+    picture_tokens: int = 0
 
     def hold(self, variant: Variant) -> bool:
         """Whether service can meet such a step."""
@@ -130,6 +136,8 @@ def step_variants(limits: StepLimits, sizes_told_apart: Iterable[int] = ()) -> l
     """
     sizes = sorted({*EDGES, *sizes_told_apart, limits.max_num_tokens, limits.max_model_len - 1})
     found = [*_prompts(limits, sizes), *_many_prompts(limits), *_decodes(limits), *_mixed(limits), *_samplers(limits)]
+    if limits.picture_tokens:
+        found += _pictures(limits)
     held = {variant.name: variant for variant in found if limits.hold(variant)}
     return sorted(held.values(), key=lambda variant: -variant.num_tokens)
 
@@ -181,6 +189,20 @@ def _mixed(limits: StepLimits) -> Iterator[Variant]:
     for number in range(1, limits.num_drafts + 1):
         rows = (Rows(2, cached, 1 + number, number), Rows(1, 0, short))
         yield Variant(f"decodes with {number} drafts beside a prompt", rows)
+
+
+def _pictures(limits: StepLimits) -> Iterator[Variant]:
+    """Prompts with pictures, of which a beginning of text is cached, or nothing; and one beside a decode.
+
+    Attention has a kernel of its own where tokens see what is behind them, and towers have theirs.
+    """
+    cached, size = limits.block_size, limits.picture_tokens
+    for count in PICTURES:
+        for num_cached in (0, cached):
+            behind = " behind cached tokens" if num_cached else ""
+            rows = Rows(1, num_cached, count * size + SHORT, num_pictures=count)
+            yield Variant(f"prompt with {count} pictures{behind}", (rows,))
+    yield Variant("decode beside a picture", (Rows(1, cached, 1), Rows(1, 0, size + SHORT, num_pictures=1)))
 
 
 def _samplers(limits: StepLimits) -> Iterator[Variant]:

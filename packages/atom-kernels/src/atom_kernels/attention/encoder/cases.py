@@ -13,10 +13,10 @@ from atom_kernels.mixers.cases import MixerStep, make_geometry
 
 
 def make_problem(
-    num_heads: int, head_dim: int, dtype: str = "float32", *, window: int | None = None
+    num_heads: int, head_dim: int, dtype: str = "float32", *, window: int | None = None, causal: bool = False
 ) -> EncoderAttentionProblem:
     """A problem with the usual scale."""
-    return EncoderAttentionProblem(num_heads, head_dim, head_dim**-0.5, dtype, CacheFormat(dtype), 16, window)
+    return EncoderAttentionProblem(num_heads, head_dim, head_dim**-0.5, dtype, CacheFormat(dtype), 16, window, causal)
 
 
 def make_step(

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
 _LIBRARIES = {"float32": "encoder_f32", "bfloat16": "encoder_bf16"}
-_SIGNATURE = {"encoder_attention": "pppp" + "lll" + "lllf" + "pl"}
+_SIGNATURE = {"encoder_attention": "pppp" + "lll" + "llllf" + "pl"}
 _MAX_HEAD_DIM = 256
 # Queries of a task at most, as encoder.h has room for.
 _TASK_QUERIES = 96
+# No text is so long.
+_WHOLE = 2**31
 
 
 def supports(problem: EncoderAttentionProblem, platform: Platform) -> str | None:
@@ -55,6 +57,8 @@ class NativeEncoderAttention(MixerRunner):
     def __init__(self, problem: EncoderAttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem
         self._dtype = getattr(torch, problem.dtype)
+        before = problem.window or _WHOLE
+        self._reach = (before, 0 if problem.causal else before)
         self._attend = load_native(_LIBRARIES[problem.dtype], _SIGNATURE).encoder_attention
 
     def build_metadata(self, geometry: BatchGeometry) -> NativeEncoderMetadata:
@@ -88,7 +92,7 @@ class NativeEncoderAttention(MixerRunner):
             *(x.stride(0) for x in (q_THD, k_THD, v_THD)),
             problem.num_heads,
             problem.head_dim,
-            problem.window or 0,
+            *self._reach,
             problem.scale,
             metadata.tasks.data_ptr(),
             metadata.tasks.shape[0],

@@ -27,6 +27,7 @@ class EncoderAttentionProblem:
         dtype: the dtype of inputs and output, by torch name.
         cache, block_size: what hosts say of caches; this layer has none, and its blocks have no bytes.
         window: a token sees those at most so far away, on both sides; None sees the whole text.
+        causal: a token sees none behind itself, as the texts of CLIP.
     """
 
     num_heads: int
@@ -36,6 +37,7 @@ class EncoderAttentionProblem:
     cache: CacheFormat
     block_size: int
     window: int | None = None
+    causal: bool = False
     name: ClassVar[str] = "encoder_attention"
 
     def __post_init__(self) -> None:
@@ -84,7 +86,7 @@ class EncoderAttentionProblem:
         for _, length in requests:
             reach = length if self.window is None else min(self.window, length)
             # Fewer tokens have a key at a distance, the larger it is: reach * (length - mean distance).
-            pairs += length + 2 * (reach * length - reach * (reach + 1) // 2)
+            pairs += length + (1 if self.causal else 2) * (reach * length - reach * (reach + 1) // 2)
         return Work(4 * num_rows(requests) * per_row * DTYPE_BYTES[self.dtype], 4 * pairs * per_row)
 
     @property

@@ -29,8 +29,9 @@ def encoder_attention(
     *,
     scale: float,
     window: int | None = None,
+    causal: bool = False,
 ) -> torch.Tensor:
-    """Attention within each text, in both directions. Devlin et al. 2019, https://arxiv.org/abs/1810.04805.
+    """Attention within each text, in both directions unless it is `causal`. Devlin et al. 2019, https://arxiv.org/abs/1810.04805.
 
     Text ``r`` is rows ``query_start_loc[r]:query_start_loc[r+1]``. With `window` a token sees those at most so far away
     on each side (Warner et al. 2024, https://arxiv.org/abs/2412.13663). Rows of no text give zeros.
@@ -46,6 +47,9 @@ def encoder_attention(
             positions = torch.arange(last - first, device=q_THD.device)
             distances = (positions.unsqueeze(1) - positions).abs()
             scores_HLL = scores_HLL.masked_fill(distances > window, float("-inf"))
+        if causal:
+            behind = torch.ones(scores_HLL.shape[1:], dtype=torch.bool, device=q_THD.device).triu(1)
+            scores_HLL = scores_HLL.masked_fill(behind, float("-inf"))
         out_LHD = torch.einsum("hqk,khd->qhd", torch.softmax(scores_HLL, dim=-1), v_LHD)
         out_THD[first:last] = out_LHD.to(q_THD.dtype)
     return out_THD
@@ -71,8 +75,12 @@ class ReferenceEncoderAttention(MixerRunner):
         prologue: AttentionPrologue | None,
     ) -> torch.Tensor:
         q_THD, k_THD = apply_prologue(inputs[0], inputs[1], prologue)
+        problem = self.problem
         return encoder_attention(
-            q_THD, k_THD, inputs[2], metadata, scale=self.problem.scale, window=self.problem.window
+            *(q_THD, k_THD, inputs[2], metadata),
+            scale=problem.scale,
+            window=problem.window,
+            causal=problem.causal,
         )
 
 

@@ -56,16 +56,17 @@ class TorchEncoderAttention(MixerRunner):
         return tuple(run for text in itertools.pairwise(starts) for run in self._runs(*text, device))
 
     def _runs(self, first: int, last: int, device: torch.device) -> Iterator[Run]:
-        window = self.problem.window
-        if window is None or last - first <= window + 1:
+        window, is_causal = self.problem.window or last - first, self.problem.causal
+        if last - first <= window + 1 and not is_causal:
             if last > first:
                 yield Run(slice(first, last), slice(first, last))
             return
         for start in range(first, last, RUN):
             queries = slice(start, min(start + RUN, last))
-            keys = slice(max(start - window, first), min(queries.stop + window, last))
+            keys = slice(max(start - window, first), queries.stop if is_causal else min(queries.stop + window, last))
             q_Q, k_L = (torch.arange(rows.start, rows.stop, device=device) for rows in (queries, keys))
-            yield Run(queries, keys, (q_Q.unsqueeze(1) - k_L).abs() <= window)
+            ahead_QL = q_Q.unsqueeze(1) - k_L
+            yield Run(queries, keys, (ahead_QL <= window) & (ahead_QL >= (0 if is_causal else -window)))
 
     def forward(
         self,

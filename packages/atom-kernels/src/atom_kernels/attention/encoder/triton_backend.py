@@ -123,6 +123,7 @@ class TritonEncoderAttention(MixerRunner):
             NUM_HEADS=problem.num_heads,
             HEAD_DIM=problem.head_dim,
             WINDOW=problem.window or 0,
+            CAUSAL=problem.causal,
             # The interpreter multiplies float32 matrices only.
             UPCAST=triton_interpret() and problem.dtype != "float32",
             BLOCK_R=_TEXTS_AT_ONCE,

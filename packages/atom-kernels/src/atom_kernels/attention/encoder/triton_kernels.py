@@ -34,12 +34,12 @@ def _load_rows(
 @triton.jit
 def _attend_tile(
     q, k_ptr, v_ptr, k_stride, v_stride, start, at, length, queries, best, total, sums, scale,
-    HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
+    HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``at:at + N`` of a text folded into each row's maximum, sum of exponentials and sums of values.
 
-    MASKED: some keys lie behind the text's end or outside the window of a row; otherwise nothing is checked.
+    MASKED: some keys lie behind the text's end, or are none that a row sees; otherwise nothing is checked.
     """
     n = at + tl.arange(0, BLOCK_N)
     k = _load_rows(k_ptr, start + n, n < length, k_stride, HEAD_DIM, BLOCK_D, MASKED, UPCAST)
@@ -50,6 +50,8 @@ def _attend_tile(
         seen = (n < length)[None, :] & (queries >= 0)[:, None]
         if WINDOW > 0:
             seen &= tl.abs(queries[:, None] - n[None, :]) <= WINDOW
+        if CAUSAL:
+            seen &= n[None, :] <= queries[:, None]
         scores = tl.where(seen, scores, NOTHING)
     higher = tl.maximum(best, tl.max(scores, axis=1) * scale)
     # Scaled here and not before: the product and the difference are one instruction.
@@ -69,7 +71,7 @@ def _attend_tile(
 def encoder_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, query_start_loc_ptr, scale,
     q_stride, k_stride, v_stride, num_texts,
-    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
+    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program a head and tile of at most `BLOCK_M` queries of one text. WINDOW 0 sees whole texts.
@@ -105,18 +107,21 @@ def encoder_kernel(
         masked, end = 0, length
         if WINDOW > 0:
             masked = tl.maximum(first_query - WINDOW, 0) // BLOCK_N * BLOCK_N
-            end = tl.minimum(first_query + BLOCK_M + WINDOW, length)
+            end = tl.minimum(first_query + BLOCK_M + (0 if CAUSAL else WINDOW), length)
         else:
-            masked = length // BLOCK_N * BLOCK_N
+            if CAUSAL:
+                end = tl.minimum(first_query + BLOCK_M, length)
+            # The first one of causal rows sees the fewest keys.
+            masked = tl.minimum(first_query, length) // BLOCK_N * BLOCK_N if CAUSAL else length // BLOCK_N * BLOCK_N
             for at in range(0, masked, BLOCK_N):
                 best, total, sums = _attend_tile(
                     q, k_ptr, v_ptr, k_stride, v_stride, start, at, length, queries, best, total, sums, scale,
-                    HEAD_DIM, WINDOW, UPCAST, False, BLOCK_N, BLOCK_D, dtype,
+                    HEAD_DIM, WINDOW, CAUSAL, UPCAST, False, BLOCK_N, BLOCK_D, dtype,
                 )  # fmt: skip
         for at in range(masked, end, BLOCK_N):
             best, total, sums = _attend_tile(
                 q, k_ptr, v_ptr, k_stride, v_stride, start, at, length, queries, best, total, sums, scale,
-                HEAD_DIM, WINDOW, UPCAST, True, BLOCK_N, BLOCK_D, dtype,
+                HEAD_DIM, WINDOW, CAUSAL, UPCAST, True, BLOCK_N, BLOCK_D, dtype,
             )  # fmt: skip
         columns = tl.arange(0, BLOCK_D)
         rows = out_ptr + (start + queries).to(tl.int64) * (NUM_HEADS * HEAD_DIM) + head * HEAD_DIM

@@ -1,4 +1,4 @@
-"""Attention of an encoder: every token of a text sees the whole text, or a window around it; nothing is cached."""
+"""Attention of an encoder: a token sees the whole text, a window around it, or what is before; nothing is cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EncoderAttention(Mixer):
-    """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, in both directions, within each text of a step.
+    """``forward(q, k, v, positions) -> [T, num_heads * head_dim]``, within each text of a step.
 
     Args:
         num_heads: how many heads this rank has.
@@ -24,6 +24,7 @@ class EncoderAttention(Mixer):
         prefix: the layer's name.
         rotary: angles for q and k; None rotates nothing.
         window: a token sees those at most so far away on each side; None sees all.
+        causal: a token sees none behind itself.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class EncoderAttention(Mixer):
         prefix: str,
         rotary: Rotary | None = None,
         window: int | None = None,
+        causal: bool = False,
     ) -> None:
         problem = EncoderAttentionProblem(
             num_heads=num_heads,
@@ -44,6 +46,7 @@ class EncoderAttention(Mixer):
             cache=context.cache_format,
             block_size=context.block_size,
             window=window,
+            causal=causal,
         )
         super().__init__(problem, prefix=prefix, context=context)
         self._shape, self._rotary = (num_heads, head_dim), rotary

@@ -23,6 +23,7 @@ from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
 from atom_models.vision.towers.qwen3_vl import LearnedPositions
+from atom_models.vision.towers.step import TowerStep, starts_of
 
 _EPS = 1e-5
 PROJECTOR = "mm_projector"
@@ -137,20 +138,24 @@ class MoonViTTower(VisionTower):
         self.final_layernorm = LayerNorm(size, _EPS, context, prefix=f"{encoder}.final_layernorm")
         self.projector = KimiProjector(config, context, prefix=PROJECTOR)
 
-    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
-        config = self.config
+    def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
+        config, starts = self.config, starts_of(batch.lengths, batch.device)
         turned = angles_in_turn(batch, config.head_size, config.rope_theta)
-        runs = attend_within(self.plan, batch.lengths, turned, interleaved=True)
         embedded = self.patch_embed(pictures) + self.pos_emb(batch)
         if batch.frames:
             embedded += torch.cat([at_times(frames) for frames in batch.by_frames(embedded)])
-        residual = Residual(embedded)
+        return TowerStep(embedded, (starts,), turned)
+
+    def run(self, step: TowerStep) -> torch.Tensor:
+        runs, residual = attend_within(self.plan, step, interleaved=True), Residual(step.rows)
         for block in self.blocks:
             residual = block(residual, runs)
-        normed = self.final_layernorm(residual)
+        return self.final_layernorm(residual)
+
+    def end(self, features: torch.Tensor, batch: PictureBatch) -> torch.Tensor:
         if batch.frames:
-            normed = torch.cat([frames.mean(0) for frames in batch.by_frames(normed)])
-        return self.projector(normed)
+            features = torch.cat([frames.mean(0) for frames in batch.by_frames(features)])
+        return self.projector(features)
 
 
 def at_times(frames: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ from atom_models.vision.blocks import GatedPictureMLP, PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
+from atom_models.vision.towers.step import TowerStep, starts_of
 
 _EPS = 1e-5
 PROJECTOR = "multi_modal_projector"
@@ -107,11 +108,13 @@ class PixtralTower(VisionTower):
         )
         self.projector = Mistral3Projector(config, context, prefix=PROJECTOR)
 
-    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
-        config = self.config
+    def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
+        config, starts = self.config, starts_of(batch.lengths, batch.device)
         turned = axial_angles(batch, config.head_size, config.rope_theta)
-        runs = attend_within(self.plan, batch.lengths, turned)
-        residual = Residual(self.ln_pre(self.patch_conv(pictures)))
+        return TowerStep(self.ln_pre(self.patch_conv(pictures)), (starts,), turned)
+
+    def run(self, step: TowerStep) -> torch.Tensor:
+        runs, residual = attend_within(self.plan, step), Residual(step.rows)
         for layer in self.layers:
             residual = layer(residual, runs)
         return self.projector(residual)

@@ -27,6 +27,7 @@ from atom_models.vision.blocks import GatedPictureMLP, PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
+from atom_models.vision.towers.step import TowerStep, starts_of
 
 _EPS = 1e-6
 
@@ -101,14 +102,21 @@ class Qwen2_5VLVisionTower(VisionTower):
         )
         self.merger = Qwen2_5VLPatchMerger(config, context, prefix=f"{prefix}.merger")
 
-    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
-        """All of it runs in the order of windows, so that each is a run of rows."""
+    def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
+        """All of it is in the order of windows, so that each is a run of rows."""
         config, (order, window_lengths) = self.config, batch.windows(self.config.window_side)
         turned = batch.by_tokens(angles(batch, config.head_size, config.rope_theta), order)
-        within_windows = attend_within(self.plan, window_lengths, turned)
-        within_pictures = attend_within(self.plan, batch.lengths, turned)
-        residual = Residual(batch.by_tokens(self.patch_embed(pictures), order))
+        starts = (starts_of(batch.lengths, batch.device), starts_of(window_lengths, batch.device))
+        return TowerStep(batch.by_tokens(self.patch_embed(pictures), order), starts, turned)
+
+    def run(self, step: TowerStep) -> torch.Tensor:
+        within_pictures, within_windows = (attend_within(self.plan, step, kind=kind) for kind in (0, 1))
+        residual = Residual(step.rows)
         for layer_id, block in enumerate(self.blocks):
-            runs = within_pictures if layer_id in config.fullatt_block_indexes else within_windows
+            runs = within_pictures if layer_id in self.config.fullatt_block_indexes else within_windows
             residual = block(residual, runs)
-        return self.merger(residual)[order.argsort()]
+        return self.merger(residual)
+
+    def end(self, features: torch.Tensor, batch: PictureBatch) -> torch.Tensor:
+        order, _ = batch.windows(self.config.window_side)
+        return features[order.argsort()]

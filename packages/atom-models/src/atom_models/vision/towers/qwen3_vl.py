@@ -25,6 +25,7 @@ from atom_models.vision.blocks import PictureBlock
 from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
+from atom_models.vision.towers.step import TowerStep, starts_of
 
 _EPS = 1e-6
 
@@ -159,10 +160,13 @@ class Qwen3VLVisionTower(VisionTower):
         )
         self.width *= 1 + len(config.deepstack_visual_indexes)
 
-    def forward(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> torch.Tensor:
-        config = self.config
-        runs = attend_within(self.plan, batch.lengths, angles(batch, config.head_size, config.rope_theta))
-        residual = Residual(self.patch_embed(pictures) + self.pos_embed(batch))
+    def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
+        config, starts = self.config, starts_of(batch.lengths, batch.device)
+        turned = angles(batch, config.head_size, config.rope_theta)
+        return TowerStep(self.patch_embed(pictures) + self.pos_embed(batch), (starts,), turned)
+
+    def run(self, step: TowerStep) -> torch.Tensor:
+        config, runs, residual = self.config, attend_within(self.plan, step), Residual(step.rows)
         behind: dict[int, torch.Tensor] = {}
         for layer_id, block in enumerate(self.blocks):
             residual = block(residual, runs)

@@ -1,25 +1,20 @@
-"""The tower of SigLIP with the projector of Gemma 3: Zhai et al. 2023, https://arxiv.org/abs/2303.15343.
+"""The tower of SigLIP: Zhai et al. 2023, https://arxiv.org/abs/2303.15343.
 
-A transformer over patches with learned positions, for pictures of one size. Behind it the mean over a square of patches
-becomes a token: Gemma Team 2025, https://arxiv.org/abs/2503.19786, section 2.1.
+A transformer over patches with learned positions, for pictures of one size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.mixers import MixerPlan
-from atom_kernels.select import select
 from atom_models.build_context import BuildContext
-from atom_models.layers import Layer, LayerNorm, Residual, RMSNorm, UngatedMLP
-from atom_models.layers.loadable import not_loaded
-from atom_models.layers.weighted_layer import WeightedLayer
+from atom_models.layers import LayerNorm, Residual, UngatedMLP
 from atom_models.vision.attention import PictureAttention, attend_within, plan_attention
 from atom_models.vision.batch import PictureBatch
 from atom_models.vision.blocks import PictureBlock
@@ -27,15 +22,14 @@ from atom_models.vision.patches import PatchEmbedding
 from atom_models.vision.reading import Vision
 from atom_models.vision.tower import VisionConfig, VisionTower, unshared
 from atom_models.vision.towers.qwen3_vl import LearnedPositions
-
-PROJECTOR = "multi_modal_projector"
+from atom_models.vision.towers.step import TowerStep, starts_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiglipVisionConfig(VisionConfig):
-    """Fields of `vision_config`."""
+    """Fields of `vision_config`. Absent ones are those of the published base model."""
 
-    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"num_channels": (3,), "vision_use_head": (False,)}
+    always: ClassVar[Mapping[str, tuple[Any, ...]]] = {"num_channels": (3,)}
 
     depth: int = field(default=12, metadata={"also": ("num_hidden_layers",)})
     hidden_size: int = 768
@@ -52,6 +46,8 @@ class SiglipVisionConfig(VisionConfig):
 
 
 class SiglipBlock(PictureBlock):
+    """As CLIP has it, too."""
+
     def __init__(self, config: SiglipVisionConfig, context: BuildContext, *, prefix: str, plan: MixerPlan) -> None:
         size, eps = config.hidden_size, config.layer_norm_eps
         super().__init__(
@@ -65,49 +61,19 @@ class SiglipBlock(PictureBlock):
         )  # fmt: skip
 
 
-class TurnedLinear(WeightedLayer):
-    """``[T, in_features] -> [T, out_features]`` of a matrix that the checkpoint has as ``[in_features, out_features]``.
+class SiglipTower(VisionTower):
+    """What all towers of SigLIP have; what follows the last norm is the model's own.
 
     Args:
-        name: what the checkpoint calls the matrix.
+        prefix: what names of its weights begin with.
     """
 
-    def __init__(self, in_features: int, out_features: int, context: BuildContext, *, name: str) -> None:
-        super().__init__(context)
-        self.expect(name, (in_features, out_features), slot="weight")
-        self._problem = LinearProblem(in_features, out_features, context.dtype, False)
-        self._apply: Callable[[torch.Tensor], torch.Tensor] = not_loaded(name)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._apply(x)
-
-    def pack(self, weights: dict[str, torch.Tensor]) -> None:
-        matrix = {"weight": weights["weight"].t().contiguous()}
-        self._apply = select(LINEAR, self._problem, self._context.platform).prepare(matrix)
-
-
-class Gemma3Projector(Layer):
-    """``[T, hidden_size] -> [tokens, out_hidden_size]``."""
-
-    def __init__(self, config: SiglipVisionConfig, context: BuildContext, *, prefix: str) -> None:
-        super().__init__()
-        size, eps = config.hidden_size, config.layer_norm_eps
-        self._shape = (-1, config.spatial_merge_size**2, size)
-        self.norm = RMSNorm(size, eps, context, prefix=f"{prefix}.mm_soft_emb_norm", weight_offset=1.0)
-        self.linear = TurnedLinear(size, config.out_hidden_size, context, name=f"{prefix}.mm_input_projection_weight")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(self.norm(x.view(self._shape).mean(dim=1)))
-
-
-class SiglipTower(VisionTower):
     config_class = SiglipVisionConfig
 
     def __init__(self, vision: Vision, context: BuildContext, *, prefix: str) -> None:
         super().__init__(vision, context)
         config, context = self.config, unshared(context)
-        size, prefix = config.hidden_size, f"{prefix}.vision_model"
-        embeddings = f"{prefix}.embeddings"
+        size, embeddings = config.hidden_size, f"{prefix}.embeddings"
         self.patches = PatchEmbedding(vision.spec, size, context, prefix=f"{embeddings}.patch_embedding", bias=True)
         self.positions = LearnedPositions(
             config.side, size, context, prefix=f"{embeddings}.position_embedding", stored_as=(config.side**2,)
@@ -118,11 +84,13 @@ class SiglipTower(VisionTower):
             for layer_id in range(config.depth)
         )
         self.norm = LayerNorm(size, config.layer_norm_eps, context, prefix=f"{prefix}.post_layernorm")
-        self.projector = Gemma3Projector(config, context, prefix=PROJECTOR)
 
-    def forward(self, pictures: Sequence[torch.Tensor], batch: PictureBatch) -> torch.Tensor:
-        runs = attend_within(self.plan, batch.lengths, device=batch.device)
-        residual = Residual(self.patches(pictures) + self.positions(batch))
+    def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
+        return TowerStep(self.patches(pictures) + self.positions(batch), (starts_of(batch.lengths, batch.device),))
+
+    def states(self, step: TowerStep) -> torch.Tensor:
+        """``[T, hidden_size]`` of the patches of all pictures."""
+        runs, residual = attend_within(self.plan, step), Residual(step.rows)
         for layer in self.layers:
             residual = layer(residual, runs)
-        return self.projector(self.norm(residual))
+        return self.norm(residual)

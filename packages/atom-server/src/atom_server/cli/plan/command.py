@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from atom_core.config import ConfigError, check_num_states
+from atom_core.config import ConfigError, EngineArgs, check_num_states
 from atom_core.garbage import no_collection
 from atom_core.host_memory import available_memory
 from atom_server.cli.model_impl import add_model_impl
@@ -98,6 +98,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="drafts of a request in one step, for each of which some models keep a state (default: none)",
     )
+    parser.add_argument(
+        "--image-cache-memory",
+        "--image_cache_memory",
+        type=_memory,
+        default=EngineArgs.image_cache_memory,
+        metavar="SIZE",
+        help="for what was made of pictures, where the model sees (default: 256MiB)",
+    )
     add_simulation(parser, _count)
 
 
@@ -151,7 +159,14 @@ def run(args: argparse.Namespace) -> int:
         return 0 if _print_for(accelerators, needs, args) else 1
     memory = args.memory or available_memory()
     context = args.context or needs.max_model_len
-    lines, fits = memory_lines(needs, context, args.requests, memory=memory, kv_cache_dtype=args.kv_cache_dtype)
+    lines, fits = memory_lines(
+        needs,
+        context,
+        args.requests,
+        memory=memory,
+        kv_cache_dtype=args.kv_cache_dtype,
+        image_cache_bytes=_image_cache_bytes(needs, args),
+    )
     print("\n".join(lines))
     return 0 if fits or memory is None else 1
 
@@ -171,10 +186,15 @@ def _print_for(accelerators: Sequence[Accelerator], needs: ModelRequirements, ar
             kv_cache_dtype=args.kv_cache_dtype or "auto",
             contexts=[args.context] if args.context else _contexts(needs.max_model_len),
             flags=" and ".join(_flags(args)),
+            image_cache_bytes=_image_cache_bytes(needs, args),
         )
         print("\n".join(["", *lines] if place else lines))
         any_fits |= fits
     return any_fits
+
+
+def _image_cache_bytes(needs: ModelRequirements, args: argparse.Namespace) -> int:
+    return args.image_cache_memory if needs.num_tower_parameters else 0
 
 
 def _flags(args: argparse.Namespace) -> list[str]:
@@ -195,6 +215,8 @@ def _heading(model: str, needs: ModelRequirements) -> list[str]:
         parameters += f" ({_number(active)} for each token)"
     lines = [f"{model}: {needs.architecture}, {parameters}, {needs.num_layers} layers"]
     lines.append(f"run by {needs.implementation.describe()}")
+    if tower := needs.num_tower_parameters:
+        lines.append(f"the tower of pictures and its projector have {_number(tower)} of these")
     lines.append(f"context {needs.max_model_len} tokens at most")
     kept = ((group.num_layers, group.spec.describe()) for group in needs.cache_groups)
     lines += [f"{num_layers} layers keep {what}" for num_layers, what in kept if what is not None]

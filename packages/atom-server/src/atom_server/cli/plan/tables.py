@@ -19,7 +19,13 @@ ANY_NUMBER = "any number"
 
 
 def memory_lines(
-    needs: ModelRequirements, context: int, requests: int, *, memory: int | None, kv_cache_dtype: str | None = None
+    needs: ModelRequirements,
+    context: int,
+    requests: int,
+    *,
+    memory: int | None,
+    kv_cache_dtype: str | None = None,
+    image_cache_bytes: int = 0,
 ) -> tuple[list[str], bool]:
     """A table over the formats of weights and cache, and whether any of its rows fits.
 
@@ -27,14 +33,15 @@ def memory_lines(
         context: tokens of each of `requests`.
         memory: bytes; None where it is unknown.
         kv_cache_dtype: as the engine spells it; None for a row of each.
+        image_cache_bytes: what is kept free for what was made of pictures.
     """
     rows = [("weights", "", "KV cache", "per token", "planned", "in all", "fits", "requests that fit")]
     any_fits = False
     for weight_format, weight_bytes in needs.weight_bytes.items():
         for cache in [cache_format(kv_cache_dtype, weight_format)] if kv_cache_dtype else needs.kv_bytes_per_token:
             per_token, each = needs.kv_bytes_per_token[cache], needs.kv_bytes(context, cache)
-            total = weight_bytes + requests * each
-            room = None if memory is None else memory - weight_bytes
+            total = weight_bytes + requests * each + image_cache_bytes
+            room = None if memory is None else memory - weight_bytes - image_cache_bytes
             left = None if room is None else room - needs.snapshot_bytes(room)
             fits = left is not None and requests * each <= left
             any_fits |= fits
@@ -48,7 +55,7 @@ def memory_lines(
         else f"memory: {size(memory)}; activations and the process itself come on top"
     )
     planned = f"planned: {requests} x {context} tokens"
-    remarks = [*_snapshot_remark(needs), *_remarks(needs, needs.weight_bytes)]
+    remarks = [*_image_remark(image_cache_bytes), *_snapshot_remark(needs), *_remarks(needs, needs.weight_bytes)]
     return [planned, "", *columns(rows), "", end, *remarks], any_fits
 
 
@@ -65,6 +72,7 @@ def accelerator_lines(
     kv_cache_dtype: str,
     contexts: Sequence[int],
     flags: str,
+    image_cache_bytes: int = 0,
 ) -> tuple[list[str], bool]:
     """A row for each accelerator and number of them that holds the model, and whether there is any.
 
@@ -74,6 +82,7 @@ def accelerator_lines(
         kv_cache_dtype: that of the cache, as the engine spells it.
         contexts: lengths of requests, a column each with how many fit at once.
         flags: what starts the model on several of them.
+        image_cache_bytes: what each keeps free for what was made of pictures.
 
     Raises:
         ConfigError: a format that the model has no plan for.
@@ -86,7 +95,10 @@ def accelerator_lines(
     rows = [("accelerator", "memory", "devices", "weights each", "room each", "longest request", *per_request)]
     too_small: list[str] = []
     for accelerator in accelerators:
-        tried = [place(needs, accelerator, count, weight_format=weights, cache=cache) for count in DEVICE_COUNTS]
+        tried = [
+            place(needs, accelerator, count, weight_format=weights, cache=cache, image_cache_bytes=image_cache_bytes)
+            for count in DEVICE_COUNTS
+        ]
         fitting = [placement for placement in tried if placement is not None and placement.fits]
         rows += [_row(placement, contexts) for placement in fitting]
         if not fitting:
@@ -103,6 +115,7 @@ def accelerator_lines(
     lines += [
         f"several devices: tensor parallel, by {flags} of `atom serve`",
         "a tenth of each memory is left for activations; makers' gigabytes",
+        *_image_remark(image_cache_bytes),
         *_snapshot_remark(needs),
         *_remarks(needs, [weights], accelerators[0]),
     ]
@@ -120,6 +133,11 @@ def _row(placement: Placement, contexts: Sequence[int]) -> tuple[str, ...]:
         str(placement.longest_request),
         *(str(placement.num_requests(one)) if placement.bytes_of_request(one) else ANY_NUMBER for one in contexts),
     )
+
+
+def _image_remark(num_bytes: int) -> list[str]:
+    """What the cache of pictures takes from the requests; their tower is among the weights."""
+    return [f"{size(num_bytes)} are left for what was made of pictures (--image-cache-memory)"] if num_bytes else []
 
 
 def _snapshot_remark(needs: ModelRequirements) -> list[str]:
