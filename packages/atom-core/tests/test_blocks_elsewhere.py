@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
-from atom_core.messages import EngineRequest, OffloadStats, SamplingParams
+from atom_core.kv_cache.elsewhere.protocol import BlockKey
+from atom_core.messages import BlockTransfers, EngineRequest, OffloadStats, SamplingParams, TransferResult
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import Slots, blocks_of_request
 from block_accounting import check_blocks
@@ -163,6 +164,90 @@ def test_what_is_being_loaded_makes_no_room_for_what_its_blocks_evict():
     assert len(elsewhere.places) == 4
     assert found_by(engine, make_request("second", [*FIRST, 5])) == 16
     assert offload_of(engine).num_not_saved > 0
+
+
+def test_what_is_on_the_disk_makes_room_in_memory_while_it_is_loaded():
+    engine, _ = make_engine(in_memory=8, on_disk=64)
+    found = []
+    for turn in range(4):
+        for first in (20, 21):
+            found.append(found_by(engine, make_request(f"{first}, turn {turn}", [first] * (22 + turn), max_tokens=1)))
+    assert found == [0, 0, *[20] * 4, 24, 24]
+    assert offload_of(engine).num_not_saved == 0
+
+
+def keys_of(prompt: str, num_blocks: int = 4) -> list[BlockKey]:
+    return [BlockKey(f"{prompt} {index}".encode(), 0) for index in range(num_blocks)]
+
+
+def leave_the_cache(blocks: OffloadedBlocks, prompt: str) -> BlockTransfers:
+    """All blocks of a prompt are evicted by one step, its last block first."""
+    for block_id, key in reversed(list(enumerate(keys_of(prompt)))):
+        blocks.save(key, block_id)
+    transfers = blocks.take_transfers()
+    assert transfers is not None
+    return transfers
+
+
+def kept_of(blocks: OffloadedBlocks, prompt: str) -> list[bool]:
+    return [key in blocks for key in keys_of(prompt)]
+
+
+def test_while_the_disk_is_held_back_prompts_lose_their_ends_and_never_their_beginnings():
+    blocks = OffloadedBlocks(6, 64)
+    (write,) = leave_the_cache(blocks, "first").begun
+    assert kept_of(blocks, "first") == [True] * 4
+    leave_the_cache(blocks, "second")
+    assert kept_of(blocks, "first") == [True, True, True, False]
+    assert kept_of(blocks, "second") == [True, True, True, False]
+    stats = blocks.stats()
+    assert (stats.num_in_memory, stats.num_saved, stats.num_not_saved) == (6, 7, 2)
+    # As soon as the disk has the beginning of the first one, memory has room for others.
+    blocks.take_results([TransferResult(write.transfer_id, 3)])
+    leave_the_cache(blocks, "third")
+    assert kept_of(blocks, "first") == [True, True, True, False]
+    assert kept_of(blocks, "second") == [True, True, False, False]
+    assert kept_of(blocks, "third") == [True] * 4
+    assert blocks.stats().num_on_disk == 3 + 3
+
+
+def test_a_block_on_its_way_to_the_disk_is_loaded_from_memory():
+    blocks = OffloadedBlocks(6, 64)
+    (write,) = leave_the_cache(blocks, "first").begun
+    load_id = blocks.hold(keys_of("first"))
+    leave_the_cache(blocks, "second")
+    blocks.load(load_id, [10, 11, 12, 13])
+    transfers = blocks.take_transfers()
+    assert transfers is not None
+    (load,) = transfers.begun
+    assert [copy.source for copy in load.copies] == [*(copy.source for copy in write.copies), 0]
+    assert max(copy.source for copy in load.copies) < 6
+    assert kept_of(blocks, "second") == [True, True, False, False]
+
+
+def test_what_the_disk_has_is_forgotten_by_memory_before_what_it_has_not():
+    blocks = OffloadedBlocks(6, 64)
+    (write,) = leave_the_cache(blocks, "first").begun
+    blocks.take_results([TransferResult(write.transfer_id, len(write.copies))])
+    for block_id, key in enumerate(keys_of("second")):
+        assert blocks.save(key, block_id)
+    assert kept_of(blocks, "first") == [True] * 4
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_disk_forgets_the_ends_of_prompts_first(kept: int):
+    blocks = OffloadedBlocks(8, 9)
+    for prompt in ("first", "second"):
+        (write,) = leave_the_cache(blocks, prompt).begun
+        blocks.take_results([TransferResult(write.transfer_id, len(write.copies))])
+    if kept:
+        load_id = blocks.hold(keys_of("first"))
+        blocks.load(load_id, [10, 11, 12, 13])
+        blocks.take_transfers()
+        blocks.take_results([TransferResult(load_id, 4)])
+    leave_the_cache(blocks, "third")
+    assert kept_of(blocks, "second" if kept else "first") == [True, False, False, False]
+    assert kept_of(blocks, "first" if kept else "second") == [True] * 4
 
 
 def test_salts_keep_what_is_elsewhere_apart():
