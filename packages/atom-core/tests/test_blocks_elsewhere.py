@@ -227,19 +227,79 @@ def test_a_block_on_its_way_to_the_disk_is_loaded_from_memory():
 
 def test_what_the_disk_has_is_forgotten_by_memory_before_what_it_has_not():
     blocks = OffloadedBlocks(6, 64)
-    (write,) = leave_the_cache(blocks, "first").begun
-    blocks.take_results([TransferResult(write.transfer_id, len(write.copies))])
-    for block_id, key in enumerate(keys_of("second")):
-        assert blocks.save(key, block_id)
+    write_all(blocks, leave_the_cache(blocks, "first"))
+    save_each(blocks, "abcd")
     assert kept_of(blocks, "first") == [True] * 4
+
+
+def write_all(blocks: OffloadedBlocks, transfers: BlockTransfers | None) -> None:
+    """What was begun is on the disk, and nothing more is begun."""
+    for write in () if transfers is None else transfers.begun:
+        blocks.take_results([TransferResult(write.transfer_id, len(write.copies))])
+
+
+def save_each(blocks: OffloadedBlocks, names: str) -> None:
+    for block_id, key in enumerate(named(names)):
+        assert blocks.save(key, block_id)
+
+
+def named(names: str) -> list[BlockKey]:
+    return [BlockKey(name.encode(), 0) for name in names]
+
+
+def test_without_a_disk_too_a_prompt_that_is_too_long_loses_its_end():
+    blocks = OffloadedBlocks(3)
+    leave_the_cache(blocks, "first")
+    assert kept_of(blocks, "first") == [True, True, True, False]
+    assert (blocks.stats().num_saved, blocks.stats().num_not_saved) == (3, 1)
+
+
+def test_what_left_the_cache_once_more_is_forgotten_by_memory_since_the_disk_has_it():
+    blocks = OffloadedBlocks(3, 64)
+    save_each(blocks, "a")
+    write_all(blocks, blocks.take_transfers())
+    save_each(blocks, "bcdae")
+    assert [key in blocks for key in named("abcde")] == [True, False, True, True, True]
+
+
+def test_what_the_disk_has_forgotten_is_not_forgotten_by_memory_before_what_it_has():
+    blocks = OffloadedBlocks(8, 9)
+    for prompt in ("first", "second"):
+        write_all(blocks, leave_the_cache(blocks, prompt))
+    for key in keys_of("first"):
+        blocks.save(key, 0)
+    write_all(blocks, leave_the_cache(blocks, "third"))
+    save_each(blocks, "abcd")
+    assert kept_of(blocks, "first") == kept_of(blocks, "third") == [True] * 4
+
+
+def test_a_place_of_forgotten_contents_is_like_any_other():
+    blocks = OffloadedBlocks(2, 64)
+    save_each(blocks, "a")
+    write_all(blocks, blocks.take_transfers())
+    save_each(blocks, "b")
+    blocks.forget()
+    save_each(blocks, "cde")
+    assert [key in blocks for key in named("abcde")] == [False, False, False, True, True]
+
+
+def test_memory_forgets_the_ends_of_what_was_written_first():
+    blocks = OffloadedBlocks(8, 64)
+    write_all(blocks, leave_the_cache(blocks, "first"))
+    save_each(blocks, "abcdef")
+    load_id = blocks.hold(keys_of("first"))
+    blocks.load(load_id, [10, 11, 12, 13])
+    transfers = blocks.take_transfers()
+    assert transfers is not None
+    load = next(transfer for transfer in transfers.begun if transfer.kind == "load")
+    assert [copy.source < 8 for copy in load.copies] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_disk_forgets_the_ends_of_prompts_first(kept: int):
     blocks = OffloadedBlocks(8, 9)
     for prompt in ("first", "second"):
-        (write,) = leave_the_cache(blocks, prompt).begun
-        blocks.take_results([TransferResult(write.transfer_id, len(write.copies))])
+        write_all(blocks, leave_the_cache(blocks, prompt))
     if kept:
         load_id = blocks.hold(keys_of("first"))
         blocks.load(load_id, [10, 11, 12, 13])

@@ -121,11 +121,12 @@ class OffloadedBlocks:
             pending = self._pending.pop(result.transfer_id, None)
             if pending is None:
                 continue
+            if pending.kind == "write":
+                self._end_write(pending, result.num_done)
             # What begins a prompt comes first in a transfer, and is to be forgotten last.
             for place in reversed(pending.pinned):
                 self._places_of(place).unpin(place)
             if pending.kind == "write":
-                self._end_write(pending, result.num_done)
                 continue
             is_right = self._end_load(pending, result.num_done) and result.transfer_id not in self._void
             self._void.discard(result.transfer_id)
@@ -188,7 +189,7 @@ class OffloadedBlocks:
             self._begun.append(Transfer(self._add(write), "write", tuple(copies)))
 
     def _end_write(self, pending: _Pending, num_done: int) -> None:
-        for index, (key, contents) in reversed(list(enumerate(pending.moved))):
+        for index, (key, contents) in enumerate(pending.moved):
             if self._contents.get(key) is not contents:
                 continue  # forgotten meanwhile
             contents.is_written = index < num_done
