@@ -172,7 +172,8 @@ class OffloadedBlocks:
         """Copy to the disk what left the cache last, unless a write runs, or all of the disk is in use right now."""
         if any(pending.kind == "write" for pending in self._pending.values()):
             return
-        write, copies, most = _Pending("write"), list[BlockCopy](), max(self._memory.count // 2, 1)
+        write, most = _Pending("write"), max(self._memory.count // 2, 1)
+        copies: list[BlockCopy] = []
         while self._unwritten and len(copies) < most:
             key = next(reversed(self._unwritten))
             taken = self._disk.take(key)
