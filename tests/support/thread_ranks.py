@@ -38,6 +38,7 @@ class Group:
 
         class Rank(SingleRank):
             size = group.size
+            name = "threads"
 
             def __init__(self) -> None:
                 self.rank = rank

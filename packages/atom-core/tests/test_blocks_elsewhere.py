@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 
 from atom_core.kv_cache import KVCacheConfig
 from atom_core.kv_cache.elsewhere.offload import OffloadedBlocks
-from atom_core.messages import EngineRequest, OffloadStats, SamplingParams
+from atom_core.kv_cache.elsewhere.protocol import BlockKey
+from atom_core.messages import BlockTransfers, EngineRequest, OffloadStats, SamplingParams, TransferResult
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import Slots, blocks_of_request
 from block_accounting import check_blocks
@@ -163,6 +164,150 @@ def test_what_is_being_loaded_makes_no_room_for_what_its_blocks_evict():
     assert len(elsewhere.places) == 4
     assert found_by(engine, make_request("second", [*FIRST, 5])) == 16
     assert offload_of(engine).num_not_saved > 0
+
+
+def test_what_is_on_the_disk_makes_room_in_memory_while_it_is_loaded():
+    engine, _ = make_engine(in_memory=8, on_disk=64)
+    found = []
+    for turn in range(4):
+        for first in (20, 21):
+            found.append(found_by(engine, make_request(f"{first}, turn {turn}", [first] * (22 + turn), max_tokens=1)))
+    assert found == [0, 0, *[20] * 4, 24, 24]
+    assert offload_of(engine).num_not_saved == 0
+
+
+def keys_of(prompt: str, num_blocks: int = 4) -> list[BlockKey]:
+    return [BlockKey(f"{prompt} {index}".encode(), 0) for index in range(num_blocks)]
+
+
+def leave_the_cache(blocks: OffloadedBlocks, prompt: str) -> BlockTransfers:
+    """All blocks of a prompt are evicted by one step, its last block first."""
+    for block_id, key in reversed(list(enumerate(keys_of(prompt)))):
+        blocks.save(key, block_id)
+    transfers = blocks.take_transfers()
+    assert transfers is not None
+    return transfers
+
+
+def kept_of(blocks: OffloadedBlocks, prompt: str) -> list[bool]:
+    return [key in blocks for key in keys_of(prompt)]
+
+
+def test_while_the_disk_is_held_back_prompts_lose_their_ends_and_never_their_beginnings():
+    blocks = OffloadedBlocks(6, 64)
+    (write,) = leave_the_cache(blocks, "first").begun
+    assert kept_of(blocks, "first") == [True] * 4
+    leave_the_cache(blocks, "second")
+    assert kept_of(blocks, "first") == [True, True, True, False]
+    assert kept_of(blocks, "second") == [True, True, True, False]
+    stats = blocks.stats()
+    assert (stats.num_in_memory, stats.num_saved, stats.num_not_saved) == (6, 7, 2)
+    # As soon as the disk has the beginning of the first one, memory has room for others.
+    blocks.take_results([TransferResult(write.transfer_id, 3)])
+    leave_the_cache(blocks, "third")
+    assert kept_of(blocks, "first") == [True, True, True, False]
+    assert kept_of(blocks, "second") == [True, True, False, False]
+    assert kept_of(blocks, "third") == [True] * 4
+    assert blocks.stats().num_on_disk == 3 + 3
+
+
+def test_a_block_on_its_way_to_the_disk_is_loaded_from_memory():
+    blocks = OffloadedBlocks(6, 64)
+    (write,) = leave_the_cache(blocks, "first").begun
+    load_id = blocks.hold(keys_of("first"))
+    leave_the_cache(blocks, "second")
+    blocks.load(load_id, [10, 11, 12, 13])
+    transfers = blocks.take_transfers()
+    assert transfers is not None
+    (load,) = transfers.begun
+    assert [copy.source for copy in load.copies] == [*(copy.source for copy in write.copies), 0]
+    assert max(copy.source for copy in load.copies) < 6
+    assert kept_of(blocks, "second") == [True, True, False, False]
+
+
+def test_what_the_disk_has_is_forgotten_by_memory_before_what_it_has_not():
+    blocks = OffloadedBlocks(6, 64)
+    write_all(blocks, leave_the_cache(blocks, "first"))
+    save_each(blocks, "abcd")
+    assert kept_of(blocks, "first") == [True] * 4
+
+
+def write_all(blocks: OffloadedBlocks, transfers: BlockTransfers | None) -> None:
+    """What was begun is on the disk, and nothing more is begun."""
+    for write in () if transfers is None else transfers.begun:
+        blocks.take_results([TransferResult(write.transfer_id, len(write.copies))])
+
+
+def save_each(blocks: OffloadedBlocks, names: str) -> None:
+    for block_id, key in enumerate(named(names)):
+        assert blocks.save(key, block_id)
+
+
+def named(names: str) -> list[BlockKey]:
+    return [BlockKey(name.encode(), 0) for name in names]
+
+
+def test_without_a_disk_too_a_prompt_that_is_too_long_loses_its_end():
+    blocks = OffloadedBlocks(3)
+    leave_the_cache(blocks, "first")
+    assert kept_of(blocks, "first") == [True, True, True, False]
+    assert (blocks.stats().num_saved, blocks.stats().num_not_saved) == (3, 1)
+
+
+def test_what_left_the_cache_once_more_is_forgotten_by_memory_since_the_disk_has_it():
+    blocks = OffloadedBlocks(3, 64)
+    save_each(blocks, "a")
+    write_all(blocks, blocks.take_transfers())
+    save_each(blocks, "bcdae")
+    assert [key in blocks for key in named("abcde")] == [True, False, True, True, True]
+
+
+def test_what_the_disk_has_forgotten_is_not_forgotten_by_memory_before_what_it_has():
+    blocks = OffloadedBlocks(8, 9)
+    for prompt in ("first", "second"):
+        write_all(blocks, leave_the_cache(blocks, prompt))
+    for key in keys_of("first"):
+        blocks.save(key, 0)
+    write_all(blocks, leave_the_cache(blocks, "third"))
+    save_each(blocks, "abcd")
+    assert kept_of(blocks, "first") == kept_of(blocks, "third") == [True] * 4
+
+
+def test_a_place_of_forgotten_contents_is_like_any_other():
+    blocks = OffloadedBlocks(2, 64)
+    save_each(blocks, "a")
+    write_all(blocks, blocks.take_transfers())
+    save_each(blocks, "b")
+    blocks.forget()
+    save_each(blocks, "cde")
+    assert [key in blocks for key in named("abcde")] == [False, False, False, True, True]
+
+
+def test_memory_forgets_the_ends_of_what_was_written_first():
+    blocks = OffloadedBlocks(8, 64)
+    write_all(blocks, leave_the_cache(blocks, "first"))
+    save_each(blocks, "abcdef")
+    load_id = blocks.hold(keys_of("first"))
+    blocks.load(load_id, [10, 11, 12, 13])
+    transfers = blocks.take_transfers()
+    assert transfers is not None
+    load = next(transfer for transfer in transfers.begun if transfer.kind == "load")
+    assert [copy.source < 8 for copy in load.copies] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_disk_forgets_the_ends_of_prompts_first(kept: int):
+    blocks = OffloadedBlocks(8, 9)
+    for prompt in ("first", "second"):
+        write_all(blocks, leave_the_cache(blocks, prompt))
+    if kept:
+        load_id = blocks.hold(keys_of("first"))
+        blocks.load(load_id, [10, 11, 12, 13])
+        blocks.take_transfers()
+        blocks.take_results([TransferResult(load_id, 4)])
+    leave_the_cache(blocks, "third")
+    assert kept_of(blocks, "second" if kept else "first") == [True, False, False, False]
+    assert kept_of(blocks, "first" if kept else "second") == [True] * 4
 
 
 def test_salts_keep_what_is_elsewhere_apart():

@@ -17,6 +17,7 @@ from atom_core.executor.factory import make_executor
 from atom_core.executor.processes.executor import ProcessExecutor
 from atom_kernels.platform import Platform, detect_platform
 from atom_models import CheckpointError, open_checkpoint
+from emulated_mori import emulated_mori
 
 
 def resolved(model: Path, platform: Platform | None = None, **settings: Any):
@@ -81,6 +82,39 @@ def test_how_rows_are_exchanged_reaches_the_model_and_needs_engines_that_share_e
     assert config.parallel.expert_exchange == "all-to-all"
     with pytest.raises(ConfigError, match="expert_exchange gather is about rows of engines that share experts: give"):
         EngineArgs(tensor_parallel_size=2, enable_expert_parallel=True, expert_exchange="gather")
+
+
+AMD = replace(Platform.rocm("gfx942"), num_devices=8)
+
+
+@pytest.mark.parametrize("asked", ["auto", "mori"])
+def test_rows_go_by_mori_where_it_is_there_and_a_line_says_so(asked, tiny_family):
+    with emulated_mori():
+        config = resolved(tiny_family("qwen3_moe"), AMD, tensor_parallel_size=2, expert_exchange=asked)
+    assert config.parallel.expert_exchange == "mori"
+    assert "expert_exchange = mori: amd-mori 1.2.4 carries rows between engines" in config.choices
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"tensor_parallel_size": 4, "data_parallel_size": 2}, "takes each engine for one device, and these have 4"),
+        ({"tensor_parallel_size": 2, "dtype": "float16"}, "sums rows of bfloat16 and float32, not of float16"),
+    ],
+)
+def test_where_mori_cannot_serve_auto_leaves_it_out_and_asking_for_it_is_refused(settings, says, tiny_family):
+    with emulated_mori():
+        assert resolved(tiny_family("qwen3_moe"), AMD, **settings).parallel.expert_exchange == "auto"
+        with pytest.raises(
+            ConfigError, match=f"expert_exchange is mori, and MORI {says}; leave it out, or give all-to"
+        ):
+            resolved(tiny_family("qwen3_moe"), AMD, expert_exchange="mori", **settings)
+
+
+def test_mori_is_refused_where_there_is_none(tiny_family):
+    model, settings = tiny_family("qwen3_moe"), {"tensor_parallel_size": 2, "expert_exchange": "mori"}
+    with pytest.raises(ConfigError, match="expert_exchange is mori, and MORI is for AMD GPUs, this is "):
+        resolved(model, replace(Platform.nvidia("sm_90"), num_devices=2), **settings)
 
 
 def test_no_graphs_are_captured_and_a_line_says_so(tiny_family):

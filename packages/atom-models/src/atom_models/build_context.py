@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.platform import Platform, detect_platform
-from atom_kernels.protocols import CacheFormat, Collectives
+from atom_kernels.protocols import CacheFormat, Collectives, RowDispatchers
 from atom_models.groups import UNSHARED, Groups, Stage
 from atom_models.layers.mixers.mixer import planned_host
 from atom_models.layers.mixture.placement import PlaceExperts, place_contiguously
@@ -44,6 +44,7 @@ class BuildContext:
         place_experts: says which rank holds which experts of a mixture, where `groups` spreads whole ones.
         expert_exchange: how rows meet experts that `groups` spreads over engines: "gather", "all-to-all", or "auto" for
             whichever should take less time in a step.
+        row_dispatchers: a library that carries these rows in place of that; None without.
         num_drafts: drafts of a request that a step may verify: layers with states keep one for each.
         takes_adapters: linears can take adapters.
         language_model_only: what sees pictures is not built, and its weights are passed over.
@@ -63,6 +64,7 @@ class BuildContext:
     aux_hidden_states: tuple[int, ...] = ()
     place_experts: PlaceExperts = place_contiguously
     expert_exchange: str = "auto"
+    row_dispatchers: RowDispatchers | None = None
     num_drafts: int = 0
     takes_adapters: bool = False
     language_model_only: bool = False

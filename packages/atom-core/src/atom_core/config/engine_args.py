@@ -240,8 +240,9 @@ class EngineArgs:
     expert_exchange: str = _parallel(
         "auto",
         "How rows meet the experts that engines share, with enable_dp_attention: gather gives all rows to all devices, "
-        "all-to-all each row to the devices that own one of its experts; auto takes what should be faster in a step.",
-        choices=("auto", "gather", "all-to-all"),
+        "all-to-all each row to the devices that own one of its experts, and mori does the same by AMD's MORI; auto "
+        "takes mori where it is there, and else what should be faster in a step.",
+        choices=("auto", "gather", "all-to-all", "mori"),
     )
     port: int = _parallel(
         8006,

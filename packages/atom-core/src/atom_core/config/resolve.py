@@ -64,7 +64,7 @@ def resolve_config(
     model = _model(args, checkpoint, platform, choices)
     if model.is_encoder:
         args = _of_encoder(args, model, platform, choices)
-    parallel = resolve_parallel(args, checkpoint.architecture, platform, choices, data_parallel_rank=data_parallel_rank)
+    parallel = resolve_parallel(args, model, platform, choices, data_parallel_rank=data_parallel_rank)
     images = resolve_images(args, checkpoint, model.max_model_len, choices)
     return EngineConfig(
         model=model,

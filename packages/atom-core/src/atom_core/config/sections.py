@@ -109,7 +109,7 @@ class ParallelConfig:
         enable_expert_parallel: ranks that share a layer hold whole experts of a mixture, not a part of each.
         enable_dp_attention: engines hold whole experts together, and take their steps together.
         meeting_folder: where these engines find each other.
-        expert_exchange: how their rows meet the experts: "auto", "gather" or "all-to-all".
+        expert_exchange: how their rows meet the experts: "auto", "gather", "all-to-all" or "mori".
         num_redundant_experts: copies of these beside the first of each, over all ranks.
         balance: when experts move between ranks; None where they stay.
         executor_backend: "mp" starts the ranks on this node, "ray" wherever Ray places them.

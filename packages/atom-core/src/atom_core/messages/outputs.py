@@ -68,7 +68,8 @@ class OffloadStats(msgspec.Struct, frozen=True):
         num_in_memory, num_memory_places: blocks in host memory, and how many it holds.
         num_on_disk, num_disk_places: blocks on the disk, and how many it holds.
         num_saved: blocks that went to memory.
-        num_not_saved: blocks that were lost, since all of the memory was being copied to the disk.
+        num_not_saved: blocks that were lost: transfers used all of the memory, or it had no room for them until the
+            disk had them.
         num_loaded_from_memory, num_loaded_from_disk: blocks that came back.
         num_failed: loads that found a damaged or unreadable block, whose tokens were computed again.
     """

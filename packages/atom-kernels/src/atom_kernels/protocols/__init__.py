@@ -16,6 +16,7 @@ from atom_kernels.protocols.geometry import BatchGeometry
 from atom_kernels.protocols.group_spec import GroupSpec, blocks_of_request, longest_request
 from atom_kernels.protocols.kv_cache import CacheLayout, Caches, CacheTensor
 from atom_kernels.protocols.pages import Pages
+from atom_kernels.protocols.row_dispatcher import RowDispatcher, RowDispatchers
 from atom_kernels.protocols.slots import Slots, slot_of_state
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "Pages",
     "PeerMemory",
     "Peers",
+    "RowDispatcher",
+    "RowDispatchers",
     "SingleRank",
     "Slots",
     "UnevenCollectives",

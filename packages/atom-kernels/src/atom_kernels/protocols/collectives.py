@@ -106,6 +106,11 @@ class Collectives(Protocol):
 class UnevenCollectives(Collectives, Protocol):
     """Collectives of ranks that have unequal numbers of rows for each other."""
 
+    @property
+    def name(self) -> str:
+        """What torch.distributed calls the group, for libraries that join its ranks by themselves."""
+        ...
+
     def all_to_all(self, x: torch.Tensor, give: Sequence[int], take: Sequence[int]) -> torch.Tensor:
         """The rows that the ranks have for this one, in the order of the ranks.
 
@@ -122,6 +127,7 @@ class SingleRank:
 
     rank = 0
     size = 1
+    name = ""
     peers: Peers = NoPeers("these ranks exchange by their own library alone")
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[StepStats], float]]] = {
 _OFFLOAD_COUNTERS: dict[str, tuple[str, Callable[[OffloadStats], float]]] = {
     "kv_offload_saved_blocks": ("Blocks that left the KV cache and were kept.", lambda stats: stats.num_saved),
     "kv_offload_not_saved_blocks": (
-        "Blocks that were lost, since all of the memory was being written to the disk.",
+        "Blocks that were lost, since memory had no room for them until the disk had them.",
         lambda stats: stats.num_not_saved,
     ),
     "kv_offload_failed_loads": (

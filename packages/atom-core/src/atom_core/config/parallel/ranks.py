@@ -9,7 +9,8 @@ from atom_core import settings
 from atom_core.config.devices import traits_of
 from atom_core.config.options import ConfigError
 from atom_core.config.parallel.dp_attention import spreads_over_engines
-from atom_core.config.sections import BalanceConfig, ParallelConfig
+from atom_core.config.parallel.expert_exchange import resolve_exchange
+from atom_core.config.sections import BalanceConfig, ModelConfig, ParallelConfig
 from atom_core.config.unbuilt import refuse_for_context
 from atom_models.architectures.registry import has_experts
 
@@ -20,15 +21,17 @@ if TYPE_CHECKING:
 
 
 def resolve_parallel(
-    args: EngineArgs, architecture: str, platform: Platform, choices: list[str], *, data_parallel_rank: int
+    args: EngineArgs, model: ModelConfig, platform: Platform, choices: list[str], *, data_parallel_rank: int
 ) -> ParallelConfig:
     """The ranks of an engine, and the threads of each; a line for what was chosen goes to `choices`.
 
     Raises:
-        ConfigError: this machine cannot have so many, or some of them cannot share a context.
+        ConfigError: this machine cannot have so many, some of them cannot share a context, or rows cannot be carried
+            between engines as is asked.
     """
     _check_ranks(args, platform)
     refuse_for_context(args)
+    architecture = model.architecture
     over_engines = spreads_over_engines(args, architecture, has_experts=has_experts(architecture), choices=choices)
     spreads = over_engines or _has_experts_to_spread(args, architecture, choices)
     return ParallelConfig(
@@ -41,7 +44,7 @@ def resolve_parallel(
         executor_backend=cast("ExecutorBackend", args.distributed_executor_backend),
         enable_expert_parallel=spreads,
         enable_dp_attention=over_engines,
-        expert_exchange=args.expert_exchange,
+        expert_exchange=resolve_exchange(args, model.dtype, platform, choices) if over_engines else "auto",
         num_redundant_experts=args.num_redundant_experts if spreads else 0,
         balance=BalanceConfig(args.eplb_window_size, args.eplb_step_interval) if spreads and args.enable_eplb else None,
     )

@@ -22,10 +22,10 @@ class _Contents:
 
 @dataclass(eq=False)
 class _Pending:
-    """A transfer that has not ended: what it moves, and the places that it pins."""
+    """A transfer that has not ended: what it moves from where, and the places that it pins."""
 
     kind: str
-    moved: list[tuple[BlockKey, _Contents]]
+    moved: list[tuple[BlockKey, _Contents]] = field(default_factory=list)
     pinned: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
 
@@ -35,9 +35,11 @@ class OffloadedBlocks:
 
     Between the two lie `num_others` places of others.
 
-    A block that is saved goes to memory, and with a disk from there to the disk at once, beside steps: so room in
-    memory is made by forgetting. Each kind of place forgets what was unused for longest. Every rank of an engine does
-    the same with its part of each block. `ids` numbers transfers, of which others may take some.
+    A block that is saved goes to memory, and with a disk from there to the disk as well, beside steps. Room in memory
+    is made by forgetting: what the disk has first, and then what was unused for longest. The cache gives up the end of
+    a prompt before its beginning, without which the end is of no use. So what left it last is written first, and no
+    more than half of memory at once: the other half takes what leaves it meanwhile. Every rank of an engine does the
+    same with its part of each block. `ids` numbers transfers, of which others may take some.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class OffloadedBlocks:
         self._ids = itertools.count(1) if ids is None else ids
         self._contents: dict[BlockKey, _Contents] = {}
         self._saves: dict[int, int] = {}  # block ids by place
-        self._writes = _Pending("write", [])
+        self._unwritten: dict[BlockKey, int] = {}  # places of what the disk is to have too
         self._begun: list[Transfer] = []
         self._pending: dict[int, _Pending] = {}
         self._void: set[int] = set()
@@ -79,39 +81,36 @@ class OffloadedBlocks:
         self._saves[place] = block_id
         contents.memory = place
         self._contents[key] = contents
-        self._num_saved += 1
-        if self._disk.count and contents.disk is None:
-            self._write(key, contents)
+        if contents.disk is not None:
+            self._memory.set_spare(place, True)
+        elif self._disk.count:
+            self._unwritten[key] = place
         return True
 
     def hold(self, keys: Sequence[BlockKey]) -> int:
-        """See `BlocksElsewhere`."""
+        """See `BlocksElsewhere`. What the disk has may leave memory: that has room for what is evicted meanwhile."""
         pending = _Pending("load", [(key, self._contents[key]) for key in keys])
         for _, contents in pending.moved:
-            place = contents.memory if contents.memory is not None else contents.disk
-            if place is None:
-                raise ValueError("contents that are nowhere cannot be loaded")
-            self._pin(pending, place)
-            pending.sources.append(place)
+            self._pin(pending, contents.disk if contents.is_written else contents.memory)
         return self._add(pending)
 
     def load(self, load_id: int, block_ids: Sequence[int]) -> None:
-        """See `BlocksElsewhere`."""
-        sources = self._pending[load_id].sources
-        copies = tuple(BlockCopy(place, block_id) for place, block_id in zip(sources, block_ids, strict=True))
+        """See `BlocksElsewhere`. Each comes from memory if it is still there."""
+        pending = self._pending[load_id]
+        for _, contents in pending.moved:
+            place = contents.disk if contents.memory is None else contents.memory
+            pending.sources.append(self._pin(pending, place))
+        copies = tuple(BlockCopy(*copy) for copy in zip(pending.sources, block_ids, strict=True))
         self._begun.append(Transfer(load_id, "load", copies))
 
     def take_transfers(self) -> BlockTransfers | None:
         """See `BlocksElsewhere`."""
-        if self._writes.moved:
-            writes, self._writes = self._writes, _Pending("write", [])
-            places = [writes.pinned[i : i + 2] for i in range(0, len(writes.pinned), 2)]
-            copies = tuple(BlockCopy(source, target) for source, target in places)
-            self._begun.append(Transfer(self._add(writes), "write", copies))
+        self._begin_write()
         if not (self._saves or self._pending):
             return None
         saves = tuple(BlockCopy(block_id, place) for place, block_id in self._saves.items())
         begun = tuple(self._begun)
+        self._num_saved += len(saves)
         self._saves, self._begun = {}, []
         return BlockTransfers(saves, begun, tuple(self._pending))
 
@@ -122,10 +121,12 @@ class OffloadedBlocks:
             pending = self._pending.pop(result.transfer_id, None)
             if pending is None:
                 continue
-            for place in pending.pinned:
-                self._places_of(place).unpin(place)
             if pending.kind == "write":
                 self._end_write(pending, result.num_done)
+            # What begins a prompt comes first in a transfer, and is to be forgotten last.
+            for place in reversed(pending.pinned):
+                self._places_of(place).unpin(place)
+            if pending.kind == "write":
                 continue
             is_right = self._end_load(pending, result.num_done) and result.transfer_id not in self._void
             self._void.discard(result.transfer_id)
@@ -155,33 +156,47 @@ class OffloadedBlocks:
     def _places_of(self, place: int) -> Places:
         return self._memory if place < self._memory.count else self._disk
 
-    def _pin(self, pending: _Pending, place: int) -> None:
+    def _pin(self, pending: _Pending, place: int | None) -> int:
+        if place is None:
+            raise ValueError("contents that are nowhere cannot be moved")
         self._places_of(place).pin(place)
         pending.pinned.append(place)
+        return place
 
     def _add(self, pending: _Pending) -> int:
         number = next(self._ids)
         self._pending[number] = pending
         return number
 
-    def _write(self, key: BlockKey, contents: _Contents) -> None:
-        """Copy what memory has to the disk as well, unless all of the disk is in use right now."""
-        taken = self._disk.take(key)
-        if taken is None or contents.memory is None:
+    def _begin_write(self) -> None:
+        """Copy to the disk what left the cache last, unless a write runs, or all of the disk is in use right now."""
+        if any(pending.kind == "write" for pending in self._pending.values()):
             return
-        contents.disk, lost = taken
-        if lost is not None:
-            self._lose_disk(lost)
-        self._writes.moved.append((key, contents))
-        self._pin(self._writes, contents.memory)
-        self._pin(self._writes, contents.disk)
+        write, most = _Pending("write"), max(self._memory.count // 2, 1)
+        copies: list[BlockCopy] = []
+        while self._unwritten and len(copies) < most:
+            key = next(reversed(self._unwritten))
+            taken = self._disk.take(key)
+            if taken is None:
+                break
+            target, lost = taken
+            if lost is not None:
+                self._lose_disk(lost)
+            contents = self._contents[key]
+            contents.disk = self._pin(write, target)
+            copies.append(BlockCopy(self._pin(write, self._unwritten.pop(key)), target))
+            write.moved.append((key, contents))
+        if copies:
+            self._begun.append(Transfer(self._add(write), "write", tuple(copies)))
 
     def _end_write(self, pending: _Pending, num_done: int) -> None:
         for index, (key, contents) in enumerate(pending.moved):
             if self._contents.get(key) is not contents:
                 continue  # forgotten meanwhile
             contents.is_written = index < num_done
-            if not contents.is_written and contents.disk is not None:
+            if contents.is_written and contents.memory is not None:
+                self._memory.set_spare(contents.memory, True)
+            elif contents.disk is not None:
                 self._disk.free(contents.disk)
                 self._lose_disk(key)
 
@@ -202,6 +217,8 @@ class OffloadedBlocks:
 
     def _lose_memory(self, key: BlockKey) -> None:
         contents = self._contents[key]
+        was_on_its_way = self._unwritten.pop(key, None) is not None
+        self._num_not_saved += was_on_its_way or (contents.memory in self._saves and not contents.is_written)
         contents.memory = None
         if contents.disk is None:
             del self._contents[key]
@@ -211,9 +228,12 @@ class OffloadedBlocks:
         contents.disk, contents.is_written = None, False
         if contents.memory is None:
             del self._contents[key]
+        else:
+            self._memory.set_spare(contents.memory, False)
 
     def _drop(self, key: BlockKey) -> None:
         contents = self._contents.pop(key)
+        self._unwritten.pop(key, None)
         if contents.memory is not None:
             self._memory.free(contents.memory)
         if contents.disk is not None:

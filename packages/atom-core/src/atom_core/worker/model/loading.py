@@ -16,7 +16,9 @@ from atom_core.worker.model.draft_loading import build_with_draft, load_draft
 from atom_core.worker.model.engine_draft import EngineDraft
 from atom_core.worker.model.engine_model import EngineModel
 from atom_core.worker.ranks.protocol import ALONE, WorkerRanks
+from atom_kernels.mori.dispatcher import MoriDispatchers
 from atom_kernels.platform import detect_platform
+from atom_kernels.protocols import RowDispatchers
 from atom_models import (
     BuildContext,
     Checkpoint,
@@ -29,7 +31,7 @@ from atom_models import (
     sizes_told_apart,
 )
 from atom_models.adapters.loaded import LoadedAdapters
-from atom_models.groups import WHOLE
+from atom_models.groups import WHOLE, Groups
 from atom_models.layers.mixture.balance import place_with_copies
 from atom_models.layers.mixture.exchange import take_part
 from atom_models.layers.mixture.rebalancing import ExpertBalancer
@@ -54,6 +56,7 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         model_impl=config.model.model_impl,
         place_experts=place_with_copies(config.parallel.num_redundant_experts),
         expert_exchange=config.parallel.expert_exchange,
+        row_dispatchers=_row_dispatchers(config, groups),
         num_drafts=0 if config.speculation is None else config.speculation.num_tokens,
         takes_adapters=config.lora is not None,
         language_model_only=config.images is None,
@@ -94,6 +97,13 @@ def load_engine_model(config: EngineConfig, ranks: WorkerRanks = ALONE) -> Engin
         take_part=partial(take_part, model) if config.parallel.enable_dp_attention else None,
         run_as_written=model if config.images is not None and config.compile.level else None,
     )
+
+
+def _row_dispatchers(config: EngineConfig, groups: Groups) -> RowDispatchers | None:
+    """What carries rows between engines, where that is left to a library."""
+    if config.parallel.expert_exchange != "mori" or groups.data.size == 1:
+        return None
+    return MoriDispatchers(groups.data, config.scheduler.max_num_batched_tokens)
 
 
 def _adapters(config: EngineConfig, model: Any, context: BuildContext) -> LoadedAdapters | None:

@@ -19,7 +19,7 @@ CHUNK_BYTES = 8 << 20
 
 
 class KeptPages:
-    """The `BlockCarrier` of blocks that left the cache: a thread of its own, one transfer after the other.
+    """The `BlockCarrier` of blocks that left the cache: a thread for loads, and one for writes, which nobody waits for.
 
     Args:
         places: the places in memory.
@@ -32,16 +32,17 @@ class KeptPages:
         self._places, self._disk = places, disk
         self._warn = SeldomWarning(logger)
         self._chunk = max(CHUNK_BYTES // places.page_bytes, 1)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="blocks")
+        self._threads = {kind: ThreadPoolExecutor(1, thread_name_prefix=f"blocks-{kind}") for kind in self.kinds}
 
     def begin(self, transfer: Transfer) -> Future[int]:
-        return self._thread.submit(self._move, transfer)
+        return self._threads[transfer.kind].submit(self._move, transfer)
 
     def look(self) -> None:
         """Nothing ends because of the time."""
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        for thread in self._threads.values():
+            thread.shutdown(wait=True, cancel_futures=True)
         if self._disk is not None:
             self._disk.close()
 

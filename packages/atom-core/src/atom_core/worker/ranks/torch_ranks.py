@@ -89,13 +89,14 @@ class TensorRanks:
         rank, size: this process's number in it, and how many it has.
 
     Attributes:
+        name: what torch.distributed calls the group.
         peers: memory that the ranks share, or why there is none.
     """
 
     def __init__(self, group: Any, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._group: Any = dist.group.WORLD if group is None else group
-        self._name: str = self._group.group_name
+        self.name: str = self._group.group_name
         self.peers: Peers = NoPeers("these ranks have not met")
 
     def share_memory(self, device: WorkerDevice, places: tuple[Place, ...], smallest: Callable[[int], int]) -> None:
@@ -105,7 +106,7 @@ class TensorRanks:
             places: where each rank is.
         """
         self.peers = device.share_memory(
-            MeetingRanks(self.rank, self.size, places, self._name, smallest, self.all_gather)
+            MeetingRanks(self.rank, self.size, places, self.name, smallest, self.all_gather)
         )
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
@@ -113,24 +114,24 @@ class TensorRanks:
         x = x.contiguous()
         if torch.compiler.is_compiling():
             # What the compiler has in its graphs. Outside of them it would cost a copy, and another stream on a GPU.
-            return self._wait(torch.ops._c10d_functional.all_reduce(x, "sum", self._name))
+            return self._wait(torch.ops._c10d_functional.all_reduce(x, "sum", self.name))
         dist.all_reduce(x, group=self._group)
         return x
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """The ranks' tensors, which have one shape, side by side along `dim`."""
-        parts = self._wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), self.size, self._name))
+        parts = self._wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), self.size, self.name))
         return torch.cat(parts.chunk(self.size), dim)
 
     def reduce_scatter(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks of ``[size * n, ...]``, of which this rank gets its n rows."""
         start = torch.ops._c10d_functional.reduce_scatter_tensor
-        return self._wait(start(x.contiguous(), "sum", self.size, self._name))
+        return self._wait(start(x.contiguous(), "sum", self.size, self.name))
 
     def all_to_all(self, x: torch.Tensor, give: Sequence[int], take: Sequence[int]) -> torch.Tensor:
         """The rows that the ranks have for this one; runs of `x` are for the ranks, in their order."""
         start = torch.ops._c10d_functional.all_to_all_single
-        return self._wait(start(x.contiguous(), list(take), list(give), self._name))
+        return self._wait(start(x.contiguous(), list(take), list(give), self.name))
 
     def __str__(self) -> str:
         return str(self.size)

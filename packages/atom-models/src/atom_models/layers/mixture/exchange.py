@@ -11,12 +11,15 @@ import torch
 from torch import nn
 
 from atom_models.layers.mixture.dispatched_rows import dispatch_rows
+from atom_models.layers.mixture.exchange_rule import ExchangeRule
 from atom_models.layers.mixture.gathered_rows import gather_rows
+from atom_models.layers.mixture.sent_rows import send_rows
 
 if TYPE_CHECKING:
-    from atom_kernels.protocols import UnevenCollectives
-    from atom_models.layers.mixture.exchange_rule import ExchangeRule
-    from atom_models.layers.mixture.placement import SlotsOfIds
+    from atom_kernels.protocols import RowDispatcher, UnevenCollectives
+    from atom_models.build_context import BuildContext
+    from atom_models.layers.mixture.moe_config import MoEConfig
+    from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds
 
 _rows_of_engines: ContextVar[Sequence[int]] = ContextVar("rows_of_engines", default=())
 
@@ -43,10 +46,23 @@ class RowExchange:
     Args:
         ranks: one of each engine; they call it in the same steps, in the same order.
         rule: how the rows of a step are exchanged; all ranks have the same.
+        dispatcher: exchanges the rows of every step instead.
     """
 
-    def __init__(self, ranks: UnevenCollectives, rule: ExchangeRule) -> None:
-        self._ranks, self._rule = ranks, rule
+    def __init__(self, ranks: UnevenCollectives, rule: ExchangeRule, dispatcher: RowDispatcher | None = None) -> None:
+        self._ranks, self._rule, self._dispatcher = ranks, rule, dispatcher
+
+    @classmethod
+    def of(cls, config: MoEConfig, context: BuildContext, placement: ExpertPlacement | None) -> RowExchange | None:
+        """That of a mixture whose experts are placed so; None where no other engine has any of them."""
+        ranks, make = context.groups.data, context.row_dispatchers
+        if ranks.size == 1:
+            return None
+        dispatcher = None
+        if make is not None and placement is not None:
+            most_slots = max(map(len, placement.slots))
+            dispatcher = make(context.dtype, config.hidden_size, config.top_k, most_slots)
+        return cls(ranks, ExchangeRule.of(config, context), dispatcher)
 
     def __call__(
         self,
@@ -59,6 +75,8 @@ class RowExchange:
         counts, ranks = _rows_of_engines.get(), self._ranks
         if counts and counts[ranks.rank] != len(x):
             raise RuntimeError(f"the engines agreed on {list(counts)} rows, and this one has {len(x)}")
+        if counts and self._dispatcher is not None:
+            return send_rows(self._dispatcher, ranks.rank, experts, slots_of, x, weights, ids)
         if counts and self._rule.dispatches(counts):
             return dispatch_rows(ranks, experts, slots_of, x, weights, ids)
 

@@ -19,7 +19,6 @@ from atom_models.layers.layer import Layer
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix, format_on_rank
 from atom_models.layers.mixture.exchange import RowExchange
-from atom_models.layers.mixture.exchange_rule import ExchangeRule
 from atom_models.layers.mixture.moves import move_slots, settled
 from atom_models.layers.mixture.placement import ExpertPlacement, SlotsOfIds, share_of_experts
 from atom_models.layers.weights import HeldWeights, RankWeight, Weights
@@ -71,8 +70,7 @@ class Experts(Layer):
         self._slots_of: Sequence[SlotsOfIds] = ()
         self._apply: Callable[..., torch.Tensor] = not_loaded(prefix)
         self._bound: BoundPlan | None = None
-        engines = context.groups.data
-        self._exchange = RowExchange(engines, ExchangeRule.of(config, context)) if engines.size > 1 else None
+        self._exchange = RowExchange.of(config, context, self._share.placement)
 
     def forward(
         self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
