@@ -56,12 +56,6 @@ def child_environment(num_threads: int | None) -> dict[str, str]:
     return {**os.environ} if num_threads is None else {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
 
 
-def offline_environment(modules: Path) -> dict[str, str]:
-    """The environment of a process that runs a folder's code: it fetches nothing, and copies the code to `modules`."""
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_MODULES_CACHE": str(modules)}
-    return {**os.environ, **offline, "TRANSFORMERS_VERBOSITY": "error"}
-
-
 def rank_environment(num_threads: int, interface: str = "lo") -> dict[str, str]:
     """The environment of a rank.
 

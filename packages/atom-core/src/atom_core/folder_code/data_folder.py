@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds until code that does not end is ended.
 TIME_LIMIT = 300
+# Nothing is fetched, and only what went wrong is printed.
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 
 class FolderCodeError(ConfigError):
@@ -71,7 +73,7 @@ def _run(folder: Path, target: Path, modules: Path) -> None:
     try:
         ended = subprocess.run(
             command,
-            env=settings.offline_environment(modules),
+            env=settings.child_environment(None) | _OFFLINE | {"HF_MODULES_CACHE": str(modules)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -29,7 +29,7 @@ _LENGTHS = (1, 7, 19)
 # its row is not its position: rotations are relative, and would not show that a model counts rows.
 _CUT = 11
 _BLOCK_SIZE = 16
-# Of a small model: a few of most classes, in float32 less than 0.3 GB of the largest.
+# A small model has no more: in float32 they take a quarter of a gigabyte.
 _MOST_PARAMETERS = 64_000_000
 
 
