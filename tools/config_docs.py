@@ -11,12 +11,11 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from atom_core.config.engine_args import EngineArgs
-from atom_core.config.options import ConfigError, Option, options_of
+from atom_core.config.options import Option, options_of
 from atom_core.messages import SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,8 +29,7 @@ HEAD = """\
 Every setting of the engine is one field of `EngineArgs`. It is a flag of every command that starts an engine
 (`atom serve --max-num-seqs 64`; kebab and snake case mean the same), and a keyword of `LLMEngine`
 (`max_num_seqs=64`). A switch that is on by default is turned off by its `--no-` form. Where the default is *chosen at
-start*, the engine decides by the model and the machine, and logs one line saying what it took and why. A setting whose
-feature is not built is refused when it is asked for; it is never ignored.
+start*, the engine decides by the model and the machine, and logs one line saying what it took and why.
 
 The commands that start an engine (`atom serve`, `chat`, `generate` and `profile`) take their flags from three more
 places. What is on the command line counts first, then the variable `ATOM_` and the name of the flag, then a file, then
@@ -100,27 +98,7 @@ def _row(option: Option) -> tuple[str, ...]:
         flags += f", `--no-{option.flag.removeprefix('--')}`"
     if option.short:
         flags = f"`{option.short}`, {flags}"
-    return flags, _default(option), _allowed(option), option.help + _refused(option)
-
-
-def _refused(option: Option) -> str:
-    """What asking for more than the default is answered by, where that is "not supported"; which of the choices are."""
-    if option.name not in {entry.name for entry in options_of(EngineArgs)}:
-        return ""
-    beyond = {"switch": True, "integer": 2, "integers": (1,)}.get(option.kind)
-    values = option.choices or (() if beyond is None else (beyond,))
-    refused = [value for value in values if _is_unsupported(option.name, value)]
-    if option.choices and 0 < len(refused) < len(option.choices):
-        return f" *This version refuses {', '.join(f'`{value}`' for value in refused)}.*"
-    return " *Refused by this version.*" if refused else ""
-
-
-def _is_unsupported(name: str, value: Any) -> bool:
-    try:
-        EngineArgs(**{name: value})
-    except ConfigError as error:
-        return "not supported" in str(error)
-    return False
+    return flags, _default(option), _allowed(option), option.help
 
 
 def _default(option: Option) -> str:

@@ -59,13 +59,6 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def test_what_is_refused_is_said_to_be():
-    rows = [line for line in load_generator().render().splitlines() if "Refused by this version" in line]
-    assert any("--trust-remote-code" in row for row in rows)
-    assert not any("--data-parallel-size" in row for row in rows)
-    assert not any("--max-num-seqs" in row for row in rows)
-
-
 def test_the_variables_of_flags_that_stay_in_the_environment_are_those_that_packages_read_too():
     from atom_core.config.engine_args import EngineArgs
     from atom_core.config.options import options_of

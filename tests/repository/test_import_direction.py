@@ -32,7 +32,7 @@ ROOMS = {
         "engine",
         "executor",
         "worker",
-        "profiling",
+        "profiling folder_code",
         "errors",
         "failure",
         "config",

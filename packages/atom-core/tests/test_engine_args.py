@@ -140,7 +140,7 @@ def test_one_bound_of_the_lookup_moves_the_others_default_where_it_has_to():
             {"enable_expert_parallel": True, "data_parallel_size": 2},
             "each of 2 engines .* has one device and all experts: give enable_dp_attention too",
         ),
-        ({"trust_remote_code": True}, "trust_remote_code is not supported"),
+        ({"trust_remote_code": True}, "runs code of a local folder alone, and smollm2 is none"),
     ],
     ids=str,
 )

@@ -75,7 +75,7 @@ def test_code_of_a_folder_is_never_run(tmp_path):
     folder = with_fields(make_decoder("olmo2", tmp_path), model_type="mine", architectures=["MineForCausalLM"])
     with_fields(folder, auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.MineForCausalLM"})
     (folder / "mine.py").write_text("raise RuntimeError('it ran')")
-    with pytest.raises(UnsupportedArchitectureError, match="code of a checkpoint's folder is never run"):
+    with pytest.raises(UnsupportedArchitectureError, match="code of models in a checkpoint's folder is never run"):
         load_model(folder)
 
 

@@ -100,14 +100,10 @@ def test_errors_for_people_are_shown_as_they_are_and_others_with_their_kind():
     assert failure_of(missing).line == "a.jinja: No such file or directory"
 
 
-@pytest.mark.parametrize(
-    "flags",
-    ["--trust-remote-code"],
-)
-def test_a_feature_that_is_not_built_is_refused_in_one_line(flags, capsys):
-    assert main(["serve", *flags.split(), "--model", "./nowhere"]) == 2
+def test_code_of_a_folder_that_is_not_here_is_refused_in_one_line(capsys):
+    assert main(["serve", "--trust-remote-code", "--model", "Qwen/Qwen3-8B"]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "not supported" in line
+    assert "trust_remote_code runs code of a local folder alone, and Qwen/Qwen3-8B is none" in line
 
 
 @pytest.mark.parametrize(

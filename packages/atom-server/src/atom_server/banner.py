@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atom_core.engine.info import EngineInfo
+from atom_core.folder_code import describe
 from atom_server.connections.listen import is_loopback
 from atom_server.state import ServerState
 
@@ -48,8 +49,10 @@ def banner_rows(state: ServerState, url: str, *, seconds: float) -> list[tuple[s
     cache_dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
     prefix = "on" if info.enable_prefix_caching else "off"
     each = " in each engine" if info.data_parallel_size > 1 else ""
+    code = state.engine.code_that_ran
     return [
         ("model", f"{', '.join(state.served_names)} ({info.architecture})"),
+        *([("code", describe(code))] if code is not None else ()),
         ("runs on", describe_machine(info)),
         (
             "KV cache",

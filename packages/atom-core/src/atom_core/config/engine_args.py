@@ -19,7 +19,7 @@ from atom_core.config.options import ConfigError, add_options, option, options_o
 from atom_core.config.other_names import with_own_names
 from atom_core.config.parallel.dp_attention import read_dp_attention
 from atom_core.config.speculation import METHODS, MOST_TOKENS, QUANTIZATIONS, read_speculation
-from atom_core.config.unbuilt import refuse_for_experts, refuse_in_stages, refuse_unbuilt
+from atom_core.config.unbuilt import refuse_code_from_afar, refuse_for_experts, refuse_in_stages
 from atom_kernels.protocols.cache_format import CACHE_DTYPES
 
 if TYPE_CHECKING:
@@ -54,7 +54,11 @@ class EngineArgs:
         None, "Folder with tokenizer.json or tiktoken.model, where it is not the model's own."
     )
     skip_tokenizer_init: bool = _model(False, "Load no tokenizer: prompts are token ids and outputs carry no text.")
-    trust_remote_code: bool = _model(False, "Refused: Python code of a model's repository is never run.")
+    trust_remote_code: bool = _model(
+        False,
+        "Run Python code of a local model folder that reads its configuration and tokenizer, once at start, in a "
+        "process of its own (see models.md). Code of models never runs.",
+    )
     dtype: str = _model(
         "auto",
         "Number format of weights and activations; auto takes what is fast on this machine.",
@@ -366,7 +370,7 @@ class EngineArgs:
             raise ConfigError("kv_cache_memory and num_kv_blocks both size the KV cache; give one of them")
         read_offload(self)
         check_kv_transfer(self)
-        refuse_unbuilt(self)
+        refuse_code_from_afar(self)
         refuse_for_experts(self)
         check_backend(self)
         refuse_in_stages(self, read_speculation(self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atom_core.config.options import ConfigError
@@ -11,10 +12,17 @@ if TYPE_CHECKING:
     from atom_core.speculation import SpeculationConfig
 
 
-def refuse_unbuilt(args: EngineArgs) -> None:
-    """Raise ConfigError for a setting that asks for something that does not exist."""
-    if args.trust_remote_code:
-        raise ConfigError("trust_remote_code is not supported: code of a model's repository is never run; leave it out")
+def refuse_code_from_afar(args: EngineArgs) -> None:
+    """Raise ConfigError where code would come from elsewhere than a folder of this machine, or be needed elsewhere."""
+    if not args.trust_remote_code:
+        return
+    if not Path(args.model).is_dir():
+        raise ConfigError(
+            f"trust_remote_code runs code of a local folder alone, and {args.model} is none: download it, read its "
+            "Python files, and give the folder; or leave trust_remote_code out"
+        )
+    if args.distributed_executor_backend == "ray":
+        raise ConfigError("trust_remote_code makes files on this node: leave out distributed_executor_backend ray")
 
 
 def refuse_in_stages(args: EngineArgs, speculation: SpeculationConfig | None) -> None:

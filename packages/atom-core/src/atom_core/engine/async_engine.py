@@ -27,6 +27,7 @@ from atom_core.engine.replicas.replicas import EngineDeath, Replicas
 from atom_core.engine.replicas.status import EngineStatus, total_stats
 from atom_core.engine.startup import open_model, open_tokenizer
 from atom_core.errors import EngineStartError
+from atom_core.folder_code import code_that_ran
 from atom_core.messages import Image, NamedAdapter, Pooling, PoolingKind, SamplingParams, StepStats
 from atom_core.tokenization import TextThreads, Tokenizer
 
@@ -307,6 +308,11 @@ class AsyncEngine:
     def is_recovering(self) -> bool:
         """Whether one of several engines has died and is being started anew, so that no death is final yet."""
         return self._replicas.is_recovering
+
+    @property
+    def code_that_ran(self) -> tuple[str, ...] | None:
+        """Files of the model's folder whose code ran at start; None where `trust_remote_code` is off."""
+        return code_that_ran(self.info.model_path) if self._args.trust_remote_code else None
 
     @property
     def engines(self) -> tuple[EngineStatus, ...]:

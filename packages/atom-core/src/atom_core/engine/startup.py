@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atom_core.settings import torchrun
 from atom_core.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -20,11 +21,22 @@ def open_model(args: EngineArgs) -> Checkpoint:
     """Resolve `args.model` to a folder or file (downloading it where it is known by name) and read its description."""
     from atom_models import open_checkpoint
 
+    if args.trust_remote_code:
+        return open_checkpoint(_folder_as_data(args))
     if Path(args.model).exists():
         return open_checkpoint(args.model)
     from atom_models import resolve_model
 
     return open_checkpoint(resolve_model(args.model, revision=args.revision))
+
+
+def _folder_as_data(args: EngineArgs) -> Path:
+    from atom_core.config import ConfigError
+    from atom_core.folder_code import as_data
+
+    if (process := torchrun()) is not None and not process.is_on_one_host:
+        raise ConfigError("trust_remote_code makes files on this node alone, and torchrun started others: leave it out")
+    return as_data(Path(args.model))
 
 
 def open_tokenizer(args: EngineArgs, checkpoint: Checkpoint) -> Tokenizer | None:

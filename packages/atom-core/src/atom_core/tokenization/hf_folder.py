@@ -50,7 +50,10 @@ def _backend(folder: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
 def _why_there_is_none(folder: Path, config: dict[str, Any]) -> str:
     remedy = "give token ids with skip_tokenizer_init, or a folder that holds a tokenizer.json"
     if "AutoTokenizer" in (config.get("auto_map") or {}):
-        return f"the tokenizer of {folder} is code of the model's own, which is never run; no tokenizer.json: {remedy}"
+        return (
+            f"the tokenizer of {folder} is code of the model's own, and there is no tokenizer.json: {remedy}; or read "
+            "that code, and have it run by trust_remote_code"
+        )
     others = [
         name for name in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model") if (folder / name).exists()
     ]

@@ -81,6 +81,6 @@ def _why_not_transformers(checkpoint: Checkpoint) -> str | None:
     if mapping.get(checkpoint.model_type) != checkpoint.architecture:
         return (
             f"the installed transformers has no decoder of model_type {checkpoint.model_type!r} named "
-            f"{checkpoint.architecture}, and code of a checkpoint's folder is never run"
+            f"{checkpoint.architecture}, and code of models in a checkpoint's folder is never run"
         )
     return None

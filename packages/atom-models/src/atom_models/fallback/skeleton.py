@@ -23,7 +23,7 @@ _DRY_TOKENS = 3
 
 
 def read_config(checkpoint: Checkpoint) -> Any:
-    """The config as transformers reads it; code of the checkpoint's folder is never run."""
+    """The config as transformers reads it, from its file alone."""
     return read_fields(checkpoint.model_type, json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8")))
 
 

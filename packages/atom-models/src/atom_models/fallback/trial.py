@@ -29,6 +29,8 @@ _LENGTHS = (1, 7, 19)
 # its row is not its position: rotations are relative, and would not show that a model counts rows.
 _CUT = 11
 _BLOCK_SIZE = 16
+# A small model has no more: in float32 they take a quarter of a gigabyte.
+_MOST_PARAMETERS = 64_000_000
 
 
 def check_trial(model_type: str, fields: dict[str, Any]) -> None:
@@ -60,16 +62,19 @@ def _compare(config: Any, config_of_ours: Any) -> str | None:
     from transformers import AutoModelForCausalLM
     from transformers.core_model_loading import revert_weight_conversion
 
+    platform = detect_platform()
+    context = BuildContext(
+        platform=platform, dtype=torch.float32, device=platform.device, block_size=_BLOCK_SIZE, max_model_len=64
+    )
+    # Ours goes first: it holds no memory until weights come, and refuses most of what would not pass.
+    ours: Any = TransformersForCausalLM(config_of_ours, context).eval()
+    if (reason := _too_large(ours)) is not None:
+        return reason
     theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     for parameter in theirs.parameters():
         # Larger than a fresh model's, so that what attention does shows in the logits.
         if parameter.dim() > 1:
             parameter.normal_(0, 0.08)
-    platform = detect_platform()
-    context = BuildContext(
-        platform=platform, dtype=torch.float32, device=platform.device, block_size=_BLOCK_SIZE, max_model_len=64
-    )
-    ours: Any = TransformersForCausalLM(config_of_ours, context).eval()
     expected = {name for group in ours.weights for name in expected_weights(group)}
     tensors = revert_weight_conversion(theirs, dict(theirs.state_dict()))
     theirs = theirs.to(platform.device)
@@ -85,6 +90,17 @@ def _compare(config: Any, config_of_ours: Any) -> str | None:
                 f"those that it gets alone (at most {TOLERANCE:.0e} may be)"
             )
     return None
+
+
+def _too_large(model: Any) -> str | None:
+    """Why a trial would take the memory of a whole model, where the class has names of its own for sizes."""
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if num_parameters <= _MOST_PARAMETERS:
+        return None
+    return (
+        f"a small model of it has {num_parameters:,} parameters (at most {_MOST_PARAMETERS:,} may be): its config has "
+        "sizes under names that are unknown here"
+    )
 
 
 def _packed(model: Any, prompts: list[list[int]], device: str) -> list[torch.Tensor]:
