@@ -107,6 +107,7 @@ def test_a_step_of_no_adapters_is_none():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("num_tokens", [3, MOST_TOGETHER + 3])
 def test_no_step_waits_for_the_one_before(num_tokens):
     torch.cuda.set_sync_debug_mode("error")

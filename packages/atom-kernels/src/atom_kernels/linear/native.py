@@ -70,8 +70,9 @@ def _bind(problem: LinearProblem, weights: Any) -> Callable[..., torch.Tensor]:
             function(*arguments)
         else:
             matrices = low_rank.in_c
-            if matrices.kind != kind:
-                raise TypeError(f"a linear of inputs, outputs and dtype {kind} was given adapters of {matrices.kind}")
+            if matrices is None or matrices.kind != kind:
+                given = "no matrices for C" if matrices is None else f"adapters of {matrices.kind}"
+                raise TypeError(f"a linear of inputs, outputs and dtype {kind} was given {given}")
             adapted(*arguments, low_rank.places_T.data_ptr(), matrices.address)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
 

@@ -118,9 +118,10 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[..., torch.Tensor]:
         num_rows = x.numel() // k
         out = torch.empty(num_rows, n)
         arguments = (kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group)
-        together = low_rank is not None and low_rank.in_c.kind == adapters
+        matrices = None if low_rank is None else low_rank.in_c
+        together = low_rank is not None and matrices is not None and matrices.kind == adapters
         if together:
-            done = adapted(*arguments, low_rank.places_T.data_ptr(), low_rank.in_c.address)
+            done = adapted(*arguments, low_rank.places_T.data_ptr(), matrices.address)
         else:
             done = function(*arguments)
         if not done:
