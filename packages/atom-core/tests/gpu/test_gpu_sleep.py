@@ -37,7 +37,7 @@ def test_tokens_after_waking_are_those_of_before_and_memory_was_free(
             engine.sleep(level)
             asleep = torch.cuda.memory_allocated()
             assert awake - before_start > 256 << 20
-            assert asleep - before_start < 80 << 20  # cuBLAS keeps 32 MiB for each of its streams
+            assert asleep - before_start < 112 << 20  # cuBLAS keeps 32 MiB for each of up to three streams
             engine.wake_up()
             assert tokens(engine) == before
             while engine._core.prepare():

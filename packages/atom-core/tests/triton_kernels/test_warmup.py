@@ -173,6 +173,22 @@ def test_kernels_of_pictures_whose_tokens_see_each_other_are_compiled_while_the_
     assert len(more) == 2  # with a window, and without
 
 
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v2", "gpt_oss"])
+def test_prompts_of_other_lengths_launch_the_kernels_that_were_compiled_while_the_model_loads(
+    family: str, tiny_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_compilation, "compile_ahead", lambda work: work())
+    core, runner = make_core(tiny_family(family), "none")
+    compiled = set(runner.compile_prompts())
+    core.add_request(EngineRequest("40", [5] * 40, SamplingParams(max_tokens=1)))
+    core.add_request(EngineRequest("9", [6] * 9, SamplingParams(max_tokens=1)))
+    while core.has_unfinished():
+        core.step()
+    core.close()
+    late = {name for name, *_ in runner.seen - compiled}
+    assert late.isdisjoint(name for name, *_ in compiled)
+
+
 @pytest.mark.parametrize(
     ("family", "graph_mode"),
     [("qwen3", "none"), ("qwen3_moe", "full-and-piecewise")],

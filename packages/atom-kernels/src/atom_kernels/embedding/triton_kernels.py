@@ -8,7 +8,7 @@ import triton.language as tl
 from atom_kernels.triton.support import wait_for_inputs
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_ids", "first_id", "num_embeddings"])
 def embedding_kernel(
     ids_ptr, table_ptr, out_ptr, num_ids, first_id, num_embeddings,
     SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
