@@ -80,16 +80,12 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "torch_profiler_dir": (None,),
     "mark_trace": (False, BOOLEANS),
 }
-SETTINGS |= dict.fromkeys(
-    ("enable_expert_parallel", "enable_dp_attention", "enable_eplb", "language_model_only"), (False, BOOLEANS)
-)
-SETTINGS |= {
-    "expert_exchange": ("auto", ("auto", "gather", "all-to-all", "mori")),
-    "language_model_only": (False, BOOLEANS),
-}
+SETTINGS |= dict.fromkeys(("enable_expert_parallel", "enable_dp_attention", "enable_eplb"), (False, BOOLEANS))
+SETTINGS |= {"expert_exchange": ("auto", ("auto", "gather", "all-to-all", "mori"))}
 SETTINGS |= {"eplb_window_size": (1000, 1, None), "eplb_step_interval": (3000, 1, None), "max_loras": (8, 1, 256)}
 SETTINGS |= dict.fromkeys(("kv_events_config", "kv_transfer_config", "lora_modules", "kv_offload_folder"), (None,))
-SETTINGS |= {"enable_lora": (False, BOOLEANS), "max_lora_rank": (16, 1, 512), "max_num_image_tokens": (None, 1, None)}
+SETTINGS |= dict.fromkeys(("enable_lora", "language_model_only"), (False, BOOLEANS))
+SETTINGS |= {"max_lora_rank": (16, 1, 512), "max_num_image_tokens": (None, 1, None)}
 SETTINGS |= {"num_redundant_experts": (0, 0, None), "image_cache_memory": (256 << 20, 0, None)}
 BOUNDED = [name for name, about in SETTINGS.items() if len(about) == 3]
 CHOSEN = [name for name, about in SETTINGS.items() if len(about) == 2]

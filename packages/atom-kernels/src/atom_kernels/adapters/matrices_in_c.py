@@ -25,7 +25,7 @@ class MatricesInC:
         a_NRI, b_NrO, parts: see `add_low_rank`; contiguous.
 
     Attributes:
-        address: for an argument of C.
+        address: an argument of C that leads to them.
         kind: inputs, outputs and dtype.
     """
 

@@ -119,14 +119,13 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[..., torch.Tensor]:
         out = torch.empty(num_rows, n)
         arguments = (kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group)
         matrices = None if low_rank is None else low_rank.in_c
-        together = low_rank is not None and matrices is not None and matrices.kind == adapters
-        if together:
-            done = adapted(*arguments, low_rank.places_T.data_ptr(), matrices.address)
-        else:
+        if low_rank is None or matrices is None or matrices.kind != adapters:
             done = function(*arguments)
+        else:
+            done, low_rank = adapted(*arguments, low_rank.places_T.data_ptr(), matrices.address), None
         if not done:
             raise MemoryError(f"no memory for a panel of {k} inputs")
-        if low_rank is not None and not together:
+        if low_rank is not None:
             # The kernel multiplies in another dtype than the adapters have.
             low_rank.add(out, x)
         return out.to(out_dtype).view(*x.shape[:-1], n)

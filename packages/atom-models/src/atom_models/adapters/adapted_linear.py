@@ -65,9 +65,9 @@ class AdaptedLinear:
 
         Args:
             apply: the linear without.
-            most_rows: for up to so many rows it takes the term as its last input, and adds it before what follows the
+            most_rows: the most rows for which it takes the term as its last input, and adds it before what follows the
                 product. For more it is ``apply(x)``, a product alone.
-            takes_residual: the term comes behind a residual, or None.
+            takes_residual: whether a residual, or None, stands before the term.
         """
         no_residual = (None,) if takes_residual else ()
 
