@@ -41,6 +41,7 @@ def extra(**fields: Any) -> dict[str, Any]:
         (GIVEN | extra(peers=["h:70000"]), "the peer 'h:70000'"),
         (GIVEN | extra(peers=["10.0.0.5:14579"]), "the address 10.0.0.5"),
         (GIVEN | extra(timeout=0), "timeout 0; it is in seconds"),
+        (GIVEN | extra(shared_memory="no"), "Expected `bool`, got `str` - at `$.shared_memory`"),
         (GIVEN | extra(hold_seconds=86401), "hold_seconds 86401"),
         (GIVEN | extra(secret_file="/no/such/file"), "secret_file '/no/such/file', which cannot be read"),
     ],

@@ -1,4 +1,4 @@
-"""`TcpConnector`: blocks of prompts between two engines over TCP, on one machine or two."""
+"""`TcpConnector`: blocks of prompts between two engines, over TCP or, on one machine, over memory that they share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from atom_core.messages import Transfer
 from atom_core.worker.offload.places import HostPlaces
 from atom_core.worker.transfer.pages_from_peers import PagesFromPeers
 from atom_core.worker.transfer.pages_to_peers import PagesToPeers
+from atom_core.worker.transfer.shared_memory import SharedMemory
+from atom_core.worker.transfer.windows import NoWindows
 
 
 class TcpConnector:
@@ -25,8 +27,9 @@ class TcpConnector:
     kinds = ("fetch", "send")
 
     def __init__(self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str]) -> None:
-        self._to_peers = PagesToPeers(config, rank, places, layout) if config.sends else None
-        self._from_peers = PagesFromPeers(config, rank, places, layout)
+        windows = SharedMemory() if config.shared_memory else NoWindows()
+        self._to_peers = PagesToPeers(config, rank, places, layout, windows) if config.sends else None
+        self._from_peers = PagesFromPeers(config, rank, places, layout, windows)
 
     def begin(self, transfer: Transfer) -> Future[int]:
         if transfer.kind == "fetch":
