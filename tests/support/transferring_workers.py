@@ -13,6 +13,7 @@ from atom_core.kv_transfer.config import KVTransferConfig
 from atom_core.messages import BlockCopy, PeerPrompt, Transfer
 from atom_core.worker.offload.host_bytes import HostBytes
 from atom_core.worker.offload.places import HostPlaces
+from atom_core.worker.transfer.factory import make_windows
 from atom_core.worker.transfer.tcp_connector import TcpConnector
 from engines_apart import free_port
 from meddling_proxy import MeddlingProxy
@@ -30,7 +31,7 @@ class Worker:
         for tensor in self.cache:
             tensor += torch.arange(NUM_BLOCKS).view(-1, *[1] * (tensor.dim() - 1))
         self.places = HostPlaces(HostBytes(self.cache, NUM_BLOCKS))
-        self.connector = TcpConnector(config, 0, self.places, layout)
+        self.connector = TcpConnector(config, 0, self.places, layout, make_windows(config, self.places))
 
     def keep(self, block_ids: list[int], prompt: PeerPrompt = PROMPT) -> Any:
         """Blocks as a prompt that a peer is to fetch; when it has ended, how many were fetched."""
@@ -56,19 +57,25 @@ def make_config(role: str, port: int, **overrides: Any) -> KVTransferConfig:
     return KVTransferConfig(**values | {"kv_role": role, "kv_ip": "127.0.0.1", "kv_port": port} | overrides)
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "socket": {"shared_memory": False},
+    "shared memory": {},
+    "nixl": {"kv_connector": "NixlConnector"},
+}
+"""What is configured for pages to go each way."""
 MakePair = Callable[..., AbstractContextManager[tuple[Worker, Worker, int]]]
 """Makes a worker that sends, one that fetches, and the port between them."""
 
 
 @contextmanager
 def pair_of_workers(
-    shared_memory: bool,
+    way: str,
     *,
     of_sender: dict[str, Any] | None = None,
     layout: dict[str, str] = LAYOUT,
     **of_fetcher: Any,
 ) -> Iterator[tuple[Worker, Worker, int]]:
-    port, of_both = free_port(), {"shared_memory": shared_memory}
+    port, of_both = free_port(), WAYS[way]
     of_sender, of_fetcher = of_both | (of_sender or {}), of_both | of_fetcher
     sender = Worker(make_config("kv_producer", port, **of_sender), first=100.0)
     fetcher = Worker(make_config("kv_consumer", port, **of_fetcher), layout)

@@ -1,4 +1,4 @@
-"""One engine computes prompts, another goes on from them, over a socket or memory: tokens are those of one engine."""
+"""One engine computes prompts, another goes on from them, by each way of pages: tokens are those of one engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["shared memory", "socket"])
+WAYS: dict[str, dict[str, Any]] = {
+    "shared memory": {},
+    "socket": {"extra": {"shared_memory": False}},
+    "nixl": {"connector": "NixlConnector"},
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
 def apart(tiny_llama: Path, request: pytest.FixtureRequest) -> Iterator[Apart]:
     engines: list[LLMEngine] = []
 
@@ -42,8 +49,11 @@ def apart(tiny_llama: Path, request: pytest.FixtureRequest) -> Iterator[Apart]:
         engines.append(LLMEngine(str(tiny_llama), dtype="float32", num_threads=1, seed=0, max_num_seqs=8, **settings))
         return engines[-1]
 
-    # A busy machine must not count as a lost peer.
-    yield make_apart(make, extra={"timeout": 60.0, "shared_memory": request.param})
+    if request.param == "nixl":
+        pytest.importorskip("nixl")
+    way = dict(WAYS[request.param])
+    extra = {"timeout": 60.0} | way.pop("extra", {})  # a busy machine must not count as a lost peer
+    yield make_apart(make, extra=extra, **way)
     for engine in engines:
         engine.close()
 

@@ -23,8 +23,8 @@ def extra(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "has no kv_connector; give one of 'TcpConnector'"),
-        ({"kv_connector": "NixlConnector", "kv_role": "kv_both"}, "kv_connector 'NixlConnector'; allowed"),
+        ({}, "has no kv_connector; give one of 'TcpConnector', 'NixlConnector'"),
+        ({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}, "kv_connector 'LMCacheConnectorV1'; allowed"),
         ({"kv_connector": "TcpConnector"}, "has no kv_role"),
         (GIVEN | {"kv_role": "producer"}, "kv_role 'producer'; allowed"),
         (GIVEN | {"kv_rank": 0}, "unknown field `kv_rank`; it may have kv_connector"),

@@ -52,7 +52,7 @@ def num_left() -> int:
 @pytest.mark.parametrize("of_sender", [True, False])
 @pytest.mark.parametrize("of_fetcher", [True, False])
 def test_pages_leave_the_socket_where_both_sides_share_memory(of_sender: bool, of_fetcher: bool):
-    pair = partial(pair_of_workers, of_fetcher, of_sender={"shared_memory": of_sender})
+    pair = partial(pair_of_workers, "shared memory", of_sender={"shared_memory": of_sender}, shared_memory=of_fetcher)
     has_pages = length_of_answer(pair) > 5 * 28 + 3 * 50
     assert has_pages is not (of_sender and of_fetcher)
 
@@ -64,7 +64,7 @@ def test_a_window_holds_two_frames_however_long_the_prompt_is(made: list[int]):
         sizes.extend(os.fstat(descriptor).st_size for descriptor in made)
         return True
 
-    with pair_of_workers(True) as (sender, fetcher, port), MeddlingProxy(port, look) as proxy:
+    with pair_of_workers("shared memory") as (sender, fetcher, port), MeddlingProxy(port, look) as proxy:
         sender.keep([3, 4, 5, 6, 7, 8, 9])
         assert fetcher.fetch(proxy.port, dict(enumerate(range(7)))) == 7
         assert fetcher.values(*range(7)) == [103, 104, 105, 106, 107, 108, 109]
@@ -86,7 +86,7 @@ def test_what_is_damaged_is_found_out_and_nothing_is_left(
     made: list[int], meddle: Callable[[list[int], bytearray, int], bool], num_done: int
 ):
     meddle = partial(meddle, made)
-    with pair_of_workers(True) as (sender, fetcher, port), MeddlingProxy(port, meddle) as proxy:
+    with pair_of_workers("shared memory") as (sender, fetcher, port), MeddlingProxy(port, meddle) as proxy:
         ended = sender.keep([3, 4, 5, 6, 7])
         assert fetcher.fetch(proxy.port, EVERYTHING) == num_done
         assert ended.result(5) == num_done
@@ -109,7 +109,7 @@ time.sleep(60)
 
 
 def test_of_a_peer_that_is_killed_nothing_is_left():
-    with pair_of_workers(True) as (sender, _, port):
+    with pair_of_workers("shared memory") as (sender, _, port):
         ended = sender.keep([3, 4, 5, 6, 7])
         script = PEER.format(port=port, layout=LAYOUT)
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as peer:
@@ -154,7 +154,7 @@ def test_a_window_that_could_be_made_smaller_is_not_written_to():
 
 def test_where_no_memory_can_be_shared_pages_go_through_the_socket(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "memfd_create")
-    with pair_of_workers(True) as (sender, fetcher, port):
+    with pair_of_workers("shared memory") as (sender, fetcher, port):
         sender.keep([3, 4])
         assert fetcher.fetch(port, {0: 1, 1: 2}) == 2
         assert fetcher.values(1, 2) == [103, 104]

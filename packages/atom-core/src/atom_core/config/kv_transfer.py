@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
     from atom_core.config.sections import ParallelConfig
 
-CONNECTORS = ("TcpConnector",)
+CONNECTORS = ("TcpConnector", "NixlConnector")
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
 DEFAULT_PORT = 14579
 

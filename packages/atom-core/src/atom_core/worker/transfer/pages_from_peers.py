@@ -10,13 +10,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
-
 from atom_core.kv_transfer.config import KVTransferConfig
 from atom_core.messages import BlockCopy, PeerPrompt, Transfer
 from atom_core.seldom import SeldomWarning
 from atom_core.worker.offload.places import HostPlaces
-from atom_core.worker.transfer.windows import Windows
+from atom_core.worker.transfer.windows import Window, Windows
 from atom_core.worker.transfer.wire import (
     VERSION,
     Channel,
@@ -106,7 +104,7 @@ class PagesFromPeers:
                     window=window.offer,
                 )
                 channel.send(fetch)
-                self._receive(channel, [copy.target for copy in copies], window.pages, progress)
+                self._receive(channel, [copy.target for copy in copies], window, progress)
         finally:
             self._open.discard(channel)
             channel.close()
@@ -120,10 +118,12 @@ class PagesFromPeers:
             raise TransferError("the secrets of the two engines differ: give both the same secret_file")
         return hello, welcome
 
-    def _receive(self, channel: Channel, block_ids: Sequence[int], window: np.ndarray, progress: _Progress) -> None:
+    def _receive(self, channel: Channel, block_ids: Sequence[int], window: Window, progress: _Progress) -> None:
         for asked, there in frames_of(len(block_ids), self._places.page_bytes):
-            pages, part = window[there], block_ids[asked]
+            pages, part = window.pages[there], block_ids[asked]
             frame = channel.expect(Pages, pages.reshape(-1).data)
+            if frame.there is not None:
+                window.take(pages, frame.there)
             if frame.count != len(part) or frame.checksum != checksum_of(pages):
                 raise TransferError("what came is damaged")
             self._places.load(pages, part)

@@ -158,14 +158,13 @@ class PagesToPeers:
         num_ahead = len(frames) if window is None else NUM_SLOTS
         for number, (sent, there) in enumerate(frames):
             pages = [self._places.page(place) for place in places[sent]]
-            said = Pages(len(pages), checksum_of(pages))
+            count, checksum = len(pages), checksum_of(pages)
             if number >= num_ahead:
                 channel.expect(Received)
             if window is None:
-                channel.send(said, [page.data for page in pages])
+                channel.send(Pages(count, checksum), [page.data for page in pages])
             else:
-                window.put(there.start, pages)
-                channel.send(said)
+                channel.send(Pages(count, checksum, window.put(there.start, pages)))
         for _ in frames[-num_ahead:]:
             channel.expect(Received)
 

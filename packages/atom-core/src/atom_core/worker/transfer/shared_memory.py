@@ -21,7 +21,7 @@ from atom_core.worker.transfer.wire import Offer, SharedOffer
 NAME = "atom-pages"
 
 
-class SharedWindow:
+class SharedWindow(PlainWindow):
     """See `Window`. Its size is sealed: nobody can take memory away from who writes to it."""
 
     def __init__(self, shape: tuple[int, int], mark: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Memory of a fetching engine that a sending one fills by itself, so that no page goes through a socket."""
+"""Ways of pages beside the socket: memory of a fetching engine that gets them from a sending one by other means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from atom_core.worker.transfer.wire import Offer
+from atom_core.worker.transfer.wire import NixlPages, Offer, TransferError
 
 
 class Window(Protocol):
@@ -15,11 +15,18 @@ class Window(Protocol):
 
     Attributes:
         pages: uint8 ``[n, page_bytes]``.
-        offer: what the other side needs to fill them; None where they come through the socket.
+        offer: what the other side must know of it; None where they come through the socket.
     """
 
     pages: np.ndarray
     offer: Offer | None
+
+    def take(self, pages: np.ndarray, there: NixlPages) -> None:
+        """Read what is at a peer into these of the window's pages.
+
+        Raises:
+            TransferError: it did not come in time, or cannot be read.
+        """
 
     def close(self) -> None:
         """Let go of what the other side needs."""
@@ -28,11 +35,10 @@ class Window(Protocol):
 class OpenedWindow(Protocol):
     """The window of a peer."""
 
-    def put(self, first: int, pages: Sequence[np.ndarray]) -> None:
-        """Pages, each uint8 ``[page_bytes]``, from the `first` of the window on; they are there when it returns.
+    def put(self, first: int, pages: Sequence[np.ndarray]) -> NixlPages | None:
+        """Pages, each uint8 ``[page_bytes]``, from the `first` of the window on.
 
-        Raises:
-            TransferError: they are not.
+        What comes is where the peer is to read them; None where it has them now.
         """
 
     def close(self) -> None:
@@ -62,6 +68,9 @@ class PlainWindow:
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.pages = np.empty(shape, np.uint8)
+
+    def take(self, pages: np.ndarray, there: NixlPages) -> None:
+        raise TransferError("the peer has pages to be read, and nobody asked for that")
 
     def close(self) -> None:
         """Nobody else has it."""

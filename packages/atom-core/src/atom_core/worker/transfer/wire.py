@@ -1,6 +1,7 @@
 """What two engines say to each other when blocks travel: frames of a header and raw bytes. Never pickle.
 
-A frame is the lengths of both as two little-endian uint32, a header in MessagePack, and the bytes. The fetching side
+A frame is the lengths of both as two little-endian uint32, a checksum of the header as uint64, the header in
+MessagePack, and the bytes. The fetching side
 begins with `Hello`, is answered by `Welcome`, and asks by `Fetch`; `Pages` come, and each is answered by `Received`.
 `Refused` ends all of it. Where there is a secret, both prove that they know it, over the numbers that both have drawn.
 
@@ -29,7 +30,7 @@ MAX_HEADER = 1 << 20
 FRAME_BYTES = 8 << 20
 # Frames that a window has room for: one is filled while the other goes to the cache.
 NUM_SLOTS = 2
-_LENGTHS = struct.Struct("<II")
+_START = struct.Struct("<IIQ")
 
 
 class TransferError(Exception):
@@ -57,7 +58,18 @@ class SharedOffer(msgspec.Struct, frozen=True, tag=True):
     descriptor: int
 
 
-Offer = SharedOffer
+class NixlOffer(msgspec.Struct, frozen=True, tag=True):
+    """No window: this side reads pages where they are. See `NixlMemory`."""
+
+
+Offer = SharedOffer | NixlOffer
+
+
+class NixlPages(msgspec.Struct, frozen=True):
+    """Where pages are to be read: what NIXL says of the process that has them, and the address of each."""
+
+    agent: bytes
+    addresses: list[int]
 
 
 class Fetch(msgspec.Struct, frozen=True, tag=True):
@@ -77,10 +89,14 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pages(msgspec.Struct, frozen=True, tag=True):
-    """The next so many pages, whose bytes follow or are in the window; `checksum` is that of all of them."""
+    """The next so many pages, whose bytes follow, are in the window, or are to be read from `there`.
+
+    `checksum` is that of all of them.
+    """
 
     count: int
     checksum: bytes
+    there: NixlPages | None = None
 
 
 class Received(msgspec.Struct, frozen=True, tag=True):
@@ -150,20 +166,23 @@ class Channel:
         if len(header) > MAX_HEADER:
             raise TransferError(f"a header of {len(header)} bytes is longer than {MAX_HEADER}")
         until = time.monotonic() + self._timeout
-        lengths = _LENGTHS.pack(len(header), sum(part.nbytes for part in payload))
-        for part in (memoryview(lengths + header), *payload):
+        num_bytes = sum(part.nbytes for part in payload)
+        start = _START.pack(len(header), num_bytes, xxhash.xxh3_64_intdigest(header))
+        for part in (memoryview(start + header), *payload):
             send_all(self._socket, part, until)
 
     def receive(self, payload: memoryview | None = None) -> Message:
         """The next header, and its bytes into `payload`, as many as there are."""
         until = time.monotonic() + self._timeout
-        header_bytes, num_bytes = _LENGTHS.unpack(receive(self._socket, _LENGTHS.size, until))
+        header_bytes, num_bytes, checksum = _START.unpack(receive(self._socket, _START.size, until))
         room = 0 if payload is None else payload.nbytes
         if header_bytes > MAX_HEADER or num_bytes > room:
             raise TransferError(
                 f"a frame of {header_bytes} + {num_bytes} bytes came; it may have {MAX_HEADER} + {room}"
             )
         header = receive(self._socket, header_bytes, until)
+        if xxhash.xxh3_64_intdigest(header) != checksum:
+            raise TransferError("a header came that is damaged")
         if payload is not None and num_bytes:
             receive_into(self._socket, payload[:num_bytes], until)
         try:
