@@ -36,7 +36,8 @@ class NixlMemory:
     """
 
     def __init__(self, readable: np.ndarray, timeout: float) -> None:
-        self.timeout, self.lost = timeout, list[np.ndarray]()
+        self.timeout = timeout
+        self.lost: list[np.ndarray] = []
         # Reads over TCP need a thread of UCX on the side that is read.
         self.agent = _start_agent(has_thread=bool(len(readable)))
         if len(readable):
