@@ -76,7 +76,8 @@ def _start(
         "kv_connector": "TcpConnector",
         "kv_ip": link.addresses[0],
         "kv_port": TRANSFER_PORT,
-        "kv_connector_extra_config": {"secret_file": str(secret)},
+        # Both servers are on this machine: what is measured is the link.
+        "kv_connector_extra_config": {"secret_file": str(secret), "shared_memory": False},
     }
 
     def flags(role: str | None = None) -> list[str]:

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 
 from atom_core.config.executor_backend import INSTALL as INSTALL_RAY
 from atom_core.structured_output.constraints.choice import INSTALL
+from atom_core.worker.transfer.nixl_memory import INSTALL as INSTALL_NIXL
 from source_tree import MAY_IMPORT, ROOT, imported_modules, product_files, project, short, source_files
 
 # Vendors' libraries, each imported lazily where it is found to be installed.
@@ -21,6 +22,7 @@ OPTIONAL = {
     "av",
     "aiter",
     "matplotlib",
+    "nixl",
     "openpyxl",
     "opentelemetry",
     "ray",
@@ -114,6 +116,11 @@ def test_the_xgrammar_that_is_advised_is_that_of_the_extra():
 def test_the_ray_that_is_advised_is_that_of_the_extra():
     [line] = project("atom_core")["optional-dependencies"]["ray"]
     assert f"pip install '{line}'" == INSTALL_RAY
+
+
+def test_the_nixl_that_is_advised_is_that_of_the_extra():
+    [line] = project("atom_core")["optional-dependencies"]["nixl"]
+    assert f"pip install '{line}'" == INSTALL_NIXL
 
 
 def test_nobody_is_told_to_install_our_names_from_an_index():

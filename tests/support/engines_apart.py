@@ -76,6 +76,7 @@ class Apart(NamedTuple):
 def make_apart(
     make_engine: MakeEngine,
     *model: Path,
+    connector: str = "TcpConnector",
     port: int | None = None,
     buffer_bytes: int = 1 << 20,
     extra: dict[str, Any] | None = None,
@@ -85,7 +86,7 @@ def make_apart(
     """Engines of the same settings but for those `of_decode`; `extra` is said to both connectors."""
     port, given = port or free_port(), SETTINGS | settings
     of_both = {
-        "kv_connector": "TcpConnector",
+        "kv_connector": connector,
         "kv_port": port,
         "kv_buffer_size": buffer_bytes,
         "kv_connector_extra_config": extra or {},

@@ -1,4 +1,4 @@
-"""One engine computes prompts, another goes on from them over a socket: tokens are those of a single engine."""
+"""One engine computes prompts, another goes on from them, by each way of pages: tokens are those of one engine."""
 
 from __future__ import annotations
 
@@ -34,15 +34,26 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def apart(tiny_llama: Path) -> Iterator[Apart]:
+WAYS: dict[str, dict[str, Any]] = {
+    "shared memory": {},
+    "socket": {"extra": {"shared_memory": False}},
+    "nixl": {"connector": "NixlConnector"},
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def apart(tiny_llama: Path, request: pytest.FixtureRequest) -> Iterator[Apart]:
     engines: list[LLMEngine] = []
 
     def make(**settings: Any) -> LLMEngine:
         engines.append(LLMEngine(str(tiny_llama), dtype="float32", num_threads=1, seed=0, max_num_seqs=8, **settings))
         return engines[-1]
 
-    yield make_apart(make, extra={"timeout": 60.0})  # a busy machine must not count as a lost peer
+    if request.param == "nixl":
+        pytest.importorskip("nixl")
+    way = dict(WAYS[request.param])
+    extra = {"timeout": 60.0} | way.pop("extra", {})  # a busy machine must not count as a lost peer
+    yield make_apart(make, extra=extra, **way)
     for engine in engines:
         engine.close()
 

@@ -108,7 +108,7 @@ def hold_back(data: bytearray, before: int) -> bool:
 
 
 def cut(data: bytearray, before: int) -> bool:
-    del data[max(5000 - before, 0) :]
+    del data[max(90 - before, 0) :]  # in the first frame of pages
     return bool(data)
 
 
@@ -118,11 +118,13 @@ def damage(data: bytearray, before: int) -> bool:
 
 
 @pytest.mark.parametrize("meddle", [hold_back, cut, damage])
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared memory", "socket"])
 def test_a_bad_connection_ends_in_a_computed_prompt(
-    make_engine: MakeEngine, expected: list[int], meddle: Callable[[bytearray, int], bool]
+    make_engine: MakeEngine, expected: list[int], meddle: Callable[[bytearray, int], bool], is_shared: bool
 ):
     port = free_port()
     with MeddlingProxy(port, meddle) as proxy:
-        apart = make_apart(make_engine, port=port, extra={"timeout": 0.5, "peers": [f"127.0.0.1:{proxy.port}"]})
+        extra = {"timeout": 0.5, "peers": [f"127.0.0.1:{proxy.port}"], "shared_memory": is_shared}
+        apart = make_apart(make_engine, port=port, extra=extra)
         assert computes_itself(apart, replace(told_of(apart), remote_port=proxy.port), expected)
     assert proxy.num_connections == 1

@@ -23,8 +23,8 @@ def extra(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "has no kv_connector; give one of 'TcpConnector'"),
-        ({"kv_connector": "NixlConnector", "kv_role": "kv_both"}, "kv_connector 'NixlConnector'; allowed"),
+        ({}, "has no kv_connector; give one of 'TcpConnector', 'NixlConnector'"),
+        ({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}, "kv_connector 'LMCacheConnectorV1'; allowed"),
         ({"kv_connector": "TcpConnector"}, "has no kv_role"),
         (GIVEN | {"kv_role": "producer"}, "kv_role 'producer'; allowed"),
         (GIVEN | {"kv_rank": 0}, "unknown field `kv_rank`; it may have kv_connector"),
@@ -41,6 +41,7 @@ def extra(**fields: Any) -> dict[str, Any]:
         (GIVEN | extra(peers=["h:70000"]), "the peer 'h:70000'"),
         (GIVEN | extra(peers=["10.0.0.5:14579"]), "the address 10.0.0.5"),
         (GIVEN | extra(timeout=0), "timeout 0; it is in seconds"),
+        (GIVEN | extra(shared_memory="no"), "Expected `bool`, got `str` - at `$.shared_memory`"),
         (GIVEN | extra(hold_seconds=86401), "hold_seconds 86401"),
         (GIVEN | extra(secret_file="/no/such/file"), "secret_file '/no/such/file', which cannot be read"),
     ],

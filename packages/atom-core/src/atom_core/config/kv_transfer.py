@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atom_core.config.engine_args import EngineArgs
     from atom_core.config.sections import ParallelConfig
 
-CONNECTORS = ("TcpConnector",)
+CONNECTORS = ("TcpConnector", "NixlConnector")
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
 DEFAULT_PORT = 14579
 
@@ -41,6 +41,7 @@ class _Extra(msgspec.Struct, forbid_unknown_fields=True):
     secret_file: str | None = None
     timeout: float = 10.0
     hold_seconds: float = 120.0
+    shared_memory: bool = True
 
 
 _Fields = TypeVar("_Fields", _Given, _Extra)
@@ -80,6 +81,7 @@ def read_kv_transfer(given: Mapping[str, Any] | None) -> KVTransferConfig | None
         secret=_secret(asked, extra),
         timeout=extra.timeout,
         hold_seconds=extra.hold_seconds,
+        shared_memory=extra.shared_memory,
     )
 
 

@@ -23,6 +23,7 @@ class KVTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
         secret: what both sides know, and nobody else; empty where all is on this machine.
         timeout: seconds within which a peer must take or give each part of a transfer.
         hold_seconds: how long a prompt waits to be fetched.
+        shared_memory: whether blocks go through memory that both engines map, where both do so and are on one machine.
     """
 
     kv_connector: str
@@ -35,6 +36,7 @@ class KVTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes = b""
     timeout: float = 10.0
     hold_seconds: float = 120.0
+    shared_memory: bool = True
 
     @property
     def sends(self) -> bool:

@@ -27,6 +27,11 @@ class HostPlaces:
         """Bytes of a page."""
         return self._blocks.page_bytes
 
+    @property
+    def memory(self) -> np.ndarray:
+        """All pages, uint8 ``[n, page_bytes]``."""
+        return self._blocks.memory
+
     def save(self, copies: Sequence[BlockCopy]) -> None:
         """Copy blocks to places, before anything that is launched later can overwrite the blocks."""
         if not copies:

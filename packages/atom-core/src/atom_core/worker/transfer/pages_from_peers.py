@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-
-import numpy as np
 
 from atom_core.kv_transfer.config import KVTransferConfig
 from atom_core.messages import BlockCopy, PeerPrompt, Transfer
 from atom_core.seldom import SeldomWarning
 from atom_core.worker.offload.places import HostPlaces
+from atom_core.worker.transfer.windows import Window, Windows
 from atom_core.worker.transfer.wire import (
     VERSION,
     Channel,
@@ -26,8 +25,9 @@ from atom_core.worker.transfer.wire import (
     TransferError,
     Welcome,
     checksum_of,
-    pages_in_frame,
+    frames_of,
     proof_of,
+    window_shape,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,11 +44,14 @@ class PagesFromPeers:
         rank: which of the engine's parts this is; it fetches from the same rank.
         places: the cache that pages go to.
         layout: what pages consist of.
+        windows: memory that peers may fill.
     """
 
-    def __init__(self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str], windows: Windows
+    ) -> None:
         self._config, self._rank, self._places, self._layout = config, rank, places, dict(layout)
-        self._warn = SeldomWarning(logger)
+        self._windows, self._warn = windows, SeldomWarning(logger)
         self._threads = ThreadPoolExecutor(max_workers=NUM_THREADS, thread_name_prefix="fetch")
         self._open: set[Channel] = set()
         self._is_closed = False
@@ -88,37 +91,44 @@ class PagesFromPeers:
         try:
             if self._is_closed:
                 return
-            self._ask(channel, prompt, copies)
-            self._receive(channel, [copy.target for copy in copies], progress)
-            channel.send(Received())
+            hello, welcome = self._meet(channel)
+            shape = window_shape(len(copies), self._places.page_bytes)
+            with contextlib.closing(self._windows.make(shape, welcome.nonce)) as window:
+                fetch = Fetch(
+                    proof=proof_of(self._config.secret, b"fetches", hello, welcome.nonce),
+                    layout=self._layout,
+                    engine_id=prompt.engine_id,
+                    key=prompt.key,
+                    digest=prompt.digest,
+                    positions=[copy.source for copy in copies],
+                    window=window.offer,
+                )
+                channel.send(fetch)
+                self._receive(channel, [copy.target for copy in copies], window, progress)
         finally:
             self._open.discard(channel)
             channel.close()
 
-    def _ask(self, channel: Channel, prompt: PeerPrompt, copies: Sequence[BlockCopy]) -> None:
-        hello, secret = Hello(VERSION, os.urandom(32)), self._config.secret
+    def _meet(self, channel: Channel) -> tuple[Hello, Welcome]:
+        """What both sides have said, once the other one has proved that it knows the secret."""
+        hello = Hello(VERSION, os.urandom(32))
         channel.send(hello)
-        welcome = channel.receive()
-        if not isinstance(welcome, Welcome):
-            raise TransferError(f"the peer says {type(welcome).__name__}, and Welcome is expected")
-        if not hmac.compare_digest(welcome.proof, proof_of(secret, b"sends", hello, welcome.nonce)):
+        welcome = channel.expect(Welcome)
+        if not hmac.compare_digest(welcome.proof, proof_of(self._config.secret, b"sends", hello, welcome.nonce)):
             raise TransferError("the secrets of the two engines differ: give both the same secret_file")
-        proof = proof_of(secret, b"fetches", hello, welcome.nonce)
-        positions = [copy.source for copy in copies]
-        channel.send(Fetch(proof, self._layout, prompt.engine_id, prompt.key, prompt.digest, positions))
+        return hello, welcome
 
-    def _receive(self, channel: Channel, block_ids: Sequence[int], progress: _Progress) -> None:
-        count = pages_in_frame(self._places.page_bytes)
-        for start in range(0, len(block_ids), count):
-            part = block_ids[start : start + count]
-            pages = np.empty((len(part), self._places.page_bytes), np.uint8)
-            frame = channel.receive(pages.reshape(-1).data, time.monotonic() + self._config.timeout)
-            if not isinstance(frame, Pages) or frame.count != len(part):
-                raise TransferError(f"the peer says {type(frame).__name__}, and {len(part)} pages are expected")
-            if frame.checksum != checksum_of(pages):
+    def _receive(self, channel: Channel, block_ids: Sequence[int], window: Window, progress: _Progress) -> None:
+        for asked, there in frames_of(len(block_ids), self._places.page_bytes):
+            pages, part = window.pages[there], block_ids[asked]
+            frame = channel.expect(Pages, pages.reshape(-1).data)
+            if frame.there is not None:
+                window.take(pages, frame.there)
+            if frame.count != len(part) or frame.checksum != checksum_of(pages):
                 raise TransferError("what came is damaged")
             self._places.load(pages, part)
             progress.num_done += len(part)
+            channel.send(Received())
 
 
 class _Progress:

@@ -8,14 +8,16 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from atom_core.config.options import ConfigError
 from atom_core.kv_transfer.config import KVTransferConfig
 from atom_core.seldom import SeldomWarning
 from atom_core.worker.offload.places import HostPlaces
 from atom_core.worker.transfer.kept_prompts import KeptPrompts
+from atom_core.worker.transfer.windows import OpenedWindow, Windows
 from atom_core.worker.transfer.wire import (
+    NUM_SLOTS,
     VERSION,
     Channel,
     Fetch,
@@ -26,8 +28,9 @@ from atom_core.worker.transfer.wire import (
     TransferError,
     Welcome,
     checksum_of,
-    pages_in_frame,
+    frames_of,
     proof_of,
+    window_shape,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,13 +47,16 @@ class PagesToPeers:
         rank: which of the engine's parts this is.
         places: where prompts are kept.
         layout: what pages consist of; a peer's must be the same.
+        windows: how memory of peers is reached.
 
     Raises:
         ConfigError: the address cannot be had.
     """
 
-    def __init__(self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str]) -> None:
-        self._config, self._places, self._layout = config, places, dict(layout)
+    def __init__(
+        self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str], windows: Windows
+    ) -> None:
+        self._config, self._places, self._layout, self._windows = config, places, dict(layout), windows
         self.prompts = KeptPrompts(config.hold_seconds)
         self._warn = SeldomWarning(logger)
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -107,23 +113,20 @@ class PagesToPeers:
             self._room.release()
 
     def _answer(self, channel: Channel) -> None:
-        hello = channel.receive()
-        if not isinstance(hello, Hello) or hello.version != VERSION:
-            raise TransferError(f"the peer says {type(hello).__name__}, and Hello of version {VERSION} is expected")
+        hello = channel.expect(Hello)
+        if hello.version != VERSION:
+            raise TransferError(f"the peer says Hello of version {hello.version}, and {VERSION} is expected")
         secret, nonce = self._config.secret, os.urandom(32)
         channel.send(Welcome(nonce, proof_of(secret, b"sends", hello, nonce)))
-        fetch = channel.receive()
-        if not isinstance(fetch, Fetch):
-            raise TransferError(f"the peer says {type(fetch).__name__}, and Fetch is expected")
+        fetch = channel.expect(Fetch)
         if not hmac.compare_digest(fetch.proof, proof_of(secret, b"fetches", hello, nonce)):
             raise TransferError("the secrets of the two engines differ: give both the same secret_file")
         self._check(fetch)
         with self.prompts.taken(fetch.key, fetch.digest, self._config.timeout / 2) as places:
             if not all(0 <= position < len(places) for position in fetch.positions):
                 raise TransferError(f"blocks outside of the {len(places)} of the prompt are asked for")
-            self._send(channel, [places[position] for position in fetch.positions])
-            if not isinstance(channel.receive(), Received):
-                raise TransferError("the peer did not take it")
+            with self._window(fetch, nonce) as window:
+                self._send(channel, [places[position] for position in fetch.positions], window)
 
     def _check(self, fetch: Fetch) -> None:
         differing = [
@@ -137,14 +140,33 @@ class PagesToPeers:
         if fetch.engine_id != self._config.engine_id:
             raise TransferError("the engine that computed the prompt has ended, and another one has its address")
 
-    def _send(self, channel: Channel, places: list[int]) -> None:
+    @contextlib.contextmanager
+    def _window(self, fetch: Fetch, nonce: bytes) -> Iterator[OpenedWindow | None]:
+        shape = window_shape(len(fetch.positions), self._places.page_bytes)
+        window = None if fetch.window is None else self._windows.open(fetch.window, shape, nonce)
+        try:
+            yield window
+        finally:
+            if window is not None:
+                window.close()
+
+    def _send(self, channel: Channel, places: list[int], window: OpenedWindow | None) -> None:
         self._places.wait_for_saves()
         if not all(map(self._places.is_saved, places)):
             raise TransferError("the step that keeps the prompt has failed")
-        count = pages_in_frame(self._places.page_bytes)
-        for start in range(0, len(places), count):
-            pages = [self._places.page(place) for place in places[start : start + count]]
-            channel.send(Pages(len(pages), checksum_of(pages)), [page.data for page in pages])
+        frames = list(frames_of(len(places), self._places.page_bytes))
+        num_ahead = len(frames) if window is None else NUM_SLOTS
+        for number, (sent, there) in enumerate(frames):
+            pages = [self._places.page(place) for place in places[sent]]
+            count, checksum = len(pages), checksum_of(pages)
+            if number >= num_ahead:
+                channel.expect(Received)
+            if window is None:
+                channel.send(Pages(count, checksum), [page.data for page in pages])
+            else:
+                channel.send(Pages(count, checksum, window.put(there.start, pages)))
+        for _ in frames[-num_ahead:]:
+            channel.expect(Received)
 
 
 def _family_of(address: tuple[str, int]) -> socket.AddressFamily:

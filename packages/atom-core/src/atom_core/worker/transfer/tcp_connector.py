@@ -1,4 +1,4 @@
-"""`TcpConnector`: blocks of prompts between two engines over TCP, on one machine or two."""
+"""`TcpConnector`: blocks of prompts between two engines, over TCP or a way beside it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from atom_core.messages import Transfer
 from atom_core.worker.offload.places import HostPlaces
 from atom_core.worker.transfer.pages_from_peers import PagesFromPeers
 from atom_core.worker.transfer.pages_to_peers import PagesToPeers
+from atom_core.worker.transfer.windows import Windows
 
 
 class TcpConnector:
@@ -20,13 +21,16 @@ class TcpConnector:
         rank: the number of this worker.
         places: where prompts are kept, and the cache that fetched ones go to.
         layout: what pages consist of; that of a peer must be the same.
+        windows: the way of pages, where it is not the socket's.
     """
 
     kinds = ("fetch", "send")
 
-    def __init__(self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str]) -> None:
-        self._to_peers = PagesToPeers(config, rank, places, layout) if config.sends else None
-        self._from_peers = PagesFromPeers(config, rank, places, layout)
+    def __init__(
+        self, config: KVTransferConfig, rank: int, places: HostPlaces, layout: Mapping[str, str], windows: Windows
+    ) -> None:
+        self._to_peers = PagesToPeers(config, rank, places, layout, windows) if config.sends else None
+        self._from_peers = PagesFromPeers(config, rank, places, layout, windows)
 
     def begin(self, transfer: Transfer) -> Future[int]:
         if transfer.kind == "fetch":

@@ -1,8 +1,12 @@
 """What two engines say to each other when blocks travel: frames of a header and raw bytes. Never pickle.
 
-A frame is the lengths of both as two little-endian uint32, a header in MessagePack, and the bytes. The fetching side
-begins with `Hello`, is answered by `Welcome`, and asks by `Fetch`; `Pages` come, and it ends by `Received`. `Refused`
-ends all of it. Where there is a secret, both prove that they know it, over the numbers that both have drawn.
+A frame is the lengths of both as two little-endian uint32, a checksum of the header as uint64, the header in
+MessagePack, and the bytes. The fetching side
+begins with `Hello`, is answered by `Welcome`, and asks by `Fetch`; `Pages` come, and each is answered by `Received`.
+`Refused` ends all of it. Where there is a secret, both prove that they know it, over the numbers that both have drawn.
+
+`Fetch` may offer a window, memory that the other side can fill by itself. Its bytes are not in the frames then: frames
+take turns in its parts, and one is used again when it was `Received`.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -19,11 +24,13 @@ import xxhash
 
 from atom_core.proved_sockets import proof, receive, receive_into, send_all
 
-VERSION = 1
+VERSION = 2
 MAX_HEADER = 1 << 20
 # Bytes of pages in a frame, unless a single page is larger.
 FRAME_BYTES = 8 << 20
-_LENGTHS = struct.Struct("<II")
+# Frames that a window has room for: one is filled while the other goes to the cache.
+NUM_SLOTS = 2
+_START = struct.Struct("<IIQ")
 
 
 class TransferError(Exception):
@@ -44,10 +51,32 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     proof: bytes
 
 
+class SharedOffer(msgspec.Struct, frozen=True, tag=True):
+    """A window in memory of this machine: a descriptor of a process. See `SharedMemory`."""
+
+    process: int
+    descriptor: int
+
+
+class NixlOffer(msgspec.Struct, frozen=True, tag=True):
+    """No window: this side reads pages where they are. See `NixlMemory`."""
+
+
+Offer = SharedOffer | NixlOffer
+
+
+class NixlPages(msgspec.Struct, frozen=True):
+    """Where pages are to be read: what NIXL says of the process that has them, and the address of each."""
+
+    agent: bytes
+    addresses: list[int]
+
+
 class Fetch(msgspec.Struct, frozen=True, tag=True):
     """Asks for blocks of a prompt, by their positions; none where it is not needed.
 
-    `proof` is that of the fetching side; `layout` says what its pages consist of, by the name of each fact.
+    `proof` is that of the fetching side; `layout` says what its pages consist of, by the name of each fact; `window` is
+    where they may be put.
     """
 
     proof: bytes
@@ -56,17 +85,22 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
     key: str
     digest: bytes
     positions: list[int]
+    window: Offer | None = None
 
 
 class Pages(msgspec.Struct, frozen=True, tag=True):
-    """The next so many pages, whose bytes follow; `checksum` is that of all of them."""
+    """The next so many pages, whose bytes follow, are in the window, or are to be read from `there`.
+
+    `checksum` is that of all of them.
+    """
 
     count: int
     checksum: bytes
+    there: NixlPages | None = None
 
 
 class Received(msgspec.Struct, frozen=True, tag=True):
-    """All that was asked for is there, and right."""
+    """The pages of one more frame are there, and right."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -76,6 +110,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 Message = Hello | Welcome | Fetch | Pages | Received | Refused
+_Expected = TypeVar("_Expected", bound=Message)
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)
 
@@ -90,6 +125,19 @@ def proof_of(secret: bytes, side: bytes, hello: Hello, nonce: bytes) -> bytes:
 def pages_in_frame(page_bytes: int) -> int:
     """Pages that come in one frame, if so many are left."""
     return max(FRAME_BYTES // page_bytes, 1)
+
+
+def window_shape(num_pages: int, page_bytes: int) -> tuple[int, int]:
+    """That of a window for so many pages."""
+    return min(num_pages, NUM_SLOTS * pages_in_frame(page_bytes)), page_bytes
+
+
+def frames_of(num_pages: int, page_bytes: int) -> Iterator[tuple[slice, slice]]:
+    """Which pages each frame has, and where in a window they are put."""
+    count = pages_in_frame(page_bytes)
+    for start in range(0, num_pages, count):
+        size, first = min(count, num_pages - start), start % (NUM_SLOTS * count)
+        yield slice(start, start + size), slice(first, first + size)
 
 
 def checksum_of(pages: Iterable[np.ndarray]) -> bytes:
@@ -118,20 +166,23 @@ class Channel:
         if len(header) > MAX_HEADER:
             raise TransferError(f"a header of {len(header)} bytes is longer than {MAX_HEADER}")
         until = time.monotonic() + self._timeout
-        lengths = _LENGTHS.pack(len(header), sum(part.nbytes for part in payload))
-        for part in (memoryview(lengths + header), *payload):
+        num_bytes = sum(part.nbytes for part in payload)
+        start = _START.pack(len(header), num_bytes, xxhash.xxh3_64_intdigest(header))
+        for part in (memoryview(start + header), *payload):
             send_all(self._socket, part, until)
 
-    def receive(self, payload: memoryview | None = None, until: float | None = None) -> Message:
+    def receive(self, payload: memoryview | None = None) -> Message:
         """The next header, and its bytes into `payload`, as many as there are."""
-        until = time.monotonic() + self._timeout if until is None else until
-        header_bytes, num_bytes = _LENGTHS.unpack(receive(self._socket, _LENGTHS.size, until))
+        until = time.monotonic() + self._timeout
+        header_bytes, num_bytes, checksum = _START.unpack(receive(self._socket, _START.size, until))
         room = 0 if payload is None else payload.nbytes
         if header_bytes > MAX_HEADER or num_bytes > room:
             raise TransferError(
                 f"a frame of {header_bytes} + {num_bytes} bytes came; it may have {MAX_HEADER} + {room}"
             )
         header = receive(self._socket, header_bytes, until)
+        if xxhash.xxh3_64_intdigest(header) != checksum:
+            raise TransferError("a header came that is damaged")
         if payload is not None and num_bytes:
             receive_into(self._socket, payload[:num_bytes], until)
         try:
@@ -140,6 +191,13 @@ class Channel:
             raise TransferError(f"a header came that says nothing: {error}") from None
         if isinstance(message, Refused):
             raise TransferError(message.reason)
+        return message
+
+    def expect(self, kind: type[_Expected], payload: memoryview | None = None) -> _Expected:
+        """The next message, which must be of this kind; see `receive`."""
+        message = self.receive(payload)
+        if not isinstance(message, kind):
+            raise TransferError(f"the peer says {type(message).__name__}, and {kind.__name__} is expected")
         return message
 
     def close(self) -> None:
