@@ -1,0 +1,58 @@
+"""Tiny random checkpoints that see, and have no file here, as `transformers` saves them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tiny_architectures import SIZES, redraw
+from tiny_models import write_tokenizer
+
+IMAGE, PATCH, SIDE = 500, 4, 12
+_TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": SIDE,
+    "patch_size": PATCH,
+}
+_CLIP = {"model_type": "clip_vision_model", **_TOWER}
+_SIGLIP = {"model_type": "siglip_vision_model", **_TOWER}
+_CROPPED = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": SIDE}} | {
+    "crop_size": {"height": SIDE, "width": SIDE}
+}
+_STRETCHED = {"image_processor_type": "SiglipImageProcessor", "size": {"height": SIDE, "width": SIDE}}
+
+# By name: the model type, its fields, and those of its processor.
+SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llava": ("llava", {"vision_config": _CLIP}, _CROPPED),
+    "llava_siglip": (
+        "llava",
+        {"vision_config": _SIGLIP, "vision_feature_select_strategy": "full", "text_config": {"model_type": "olmo2"}},
+        _STRETCHED,
+    ),
+    "vipllava": ("vipllava", {"vision_config": _CLIP, "vision_feature_layers": [-1, -2, 1]}, _CROPPED),
+    # Tokens of a text see those behind them.
+    "paligemma": ("paligemma", {"vision_config": {**_SIGLIP, "projection_dim": 64}}, _STRETCHED),
+}
+
+
+def make_fallback_seeing(name: str, folder: str | Path, **overrides: Any) -> Path:
+    """Writes a float32 checkpoint (a key of `SEEING`) whose pictures have nine tokens, and returns its folder."""
+    model_type, fields, processor = SEEING[name]
+    folder, sizes = Path(folder), SIZES | {"vocab_size": 512, "max_position_embeddings": 512}
+    text = {"model_type": "gemma" if model_type == "paligemma" else "llama", **sizes, **fields.get("text_config", {})}
+    token = {"image_token_id" if model_type == "paligemma" else "image_token_index": IMAGE}
+    config = transformers.AutoConfig.for_model(model_type, **(fields | token | overrides | {"text_config": text}))
+    torch.manual_seed(sorted(SEEING).index(name))
+    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    redraw(model)
+    model.save_pretrained(folder)
+    write_tokenizer(folder, 512)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return folder
