@@ -66,6 +66,7 @@ def with_fields(folder: Path, file: str = "config.json", **fields: Any) -> Path:
 @pytest.mark.parametrize("name", ["llava", "llava_siglip", "vipllava"])
 def test_a_batch_of_texts_and_pictures_gives_the_logits_of_transformers(name: str, tmp_path: Path):
     ours = load_model(make_fallback_seeing(name, tmp_path), dtype="float32")
+    assert not ours.model.vision.capturable
     for index, logits in enumerate(ours.logits(PROMPTS, images=PICTURES)):
         expected = their_logits(tmp_path, ours, PROMPTS[index], PICTURES[index])
         assert logits.shape == expected.shape

@@ -29,7 +29,7 @@ class TransformersForCausalLM(nn.Module):
         config: transformers' config, of a type whose causal model it has.
         context: how it is built; plain weights, on one rank.
         spec: which pictures it sees; None builds no tower, and passes its weights over.
-        names: those of the weights in the checkpoint, where they may be spelled as earlier releases did.
+        names: names of the checkpoint's tensors, which earlier releases may have spelled in another way.
 
     Attributes:
         vision_spec, vision: what hosts need to know of pictures, and the tower; None where it reads text alone.

@@ -86,7 +86,7 @@ def weight_groups(model: Any, context: BuildContext, names: Iterable[str] = ()) 
     """All weights of `model`, whose parameters have no memory yet.
 
     Args:
-        names: those of the checkpoint's tensors: some of earlier releases differ from what is saved today.
+        names: names of the checkpoint's tensors: what earlier releases saved has some others than today's.
 
     Raises:
         FallbackRefusedError: its weights do not come back from the names of its checkpoints.

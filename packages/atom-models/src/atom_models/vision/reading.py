@@ -27,8 +27,8 @@ class Vision:
 
     Attributes:
         spec: what a host needs to know.
-        config: `vision_config` of the checkpoint's config, and what stands beside it of the tower's projector; empty where
-            transformers has the tower.
+        config: `vision_config` of the checkpoint's config, and what stands beside it of the tower's projector; empty
+            where transformers has the tower.
     """
 
     spec: VisionSpec
