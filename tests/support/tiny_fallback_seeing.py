@@ -37,19 +37,45 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         _STRETCHED,
     ),
     "vipllava": ("vipllava", {"vision_config": _CLIP, "vision_feature_layers": [-1, -2, 1]}, _CROPPED),
+}
+_QWEN2_VL = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
+_SQUARE = {"image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]}
+# Those whose pictures take more than features of one size: as above, and refused.
+REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # Tokens of a text see those behind them.
     "paligemma": ("paligemma", {"vision_config": {**_SIGLIP, "projection_dim": 64}}, _STRETCHED),
+    "llava_next": ("llava_next", {"vision_config": _CLIP}, {"image_processor_type": "LlavaNextImageProcessor"}),
+    "qwen2_vl": (
+        "qwen2_vl",
+        {"text_config": _QWEN2_VL, "vision_config": {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2}},
+        {"image_processor_type": "Qwen2VLImageProcessor"},
+    ),
+    "smolvlm": ("smolvlm", {"vision_config": _TOWER}, {"image_processor_type": "SmolVLMImageProcessor"}),
+    "internvl": (
+        "internvl",
+        {"text_config": {"model_type": "qwen2"}, "vision_config": {**_TOWER, **_SQUARE}},
+        {"image_processor_type": "GotOcr2ImageProcessor"},
+    ),
+    "aya_vision": (
+        "aya_vision",
+        {"text_config": {"model_type": "cohere2", "sliding_window": 8}, "vision_config": _SIGLIP},
+        {"image_processor_type": "GotOcr2ImageProcessor"},
+    ),
 }
+# The decoder of each, where it is not Llama's, and those that spell the image token in the earlier way.
+_TEXT = {"paligemma": "gemma", "qwen2_vl": "qwen2_vl_text"}
+_INDEX = ("llava", "vipllava", "llava_next", "aya_vision")
 
 
 def make_fallback_seeing(name: str, folder: str | Path, **overrides: Any) -> Path:
-    """Writes a float32 checkpoint (a key of `SEEING`) whose pictures have nine tokens, and returns its folder."""
-    model_type, fields, processor = SEEING[name]
+    """Writes a float32 checkpoint (a key of `SEEING`, whose pictures have nine tokens, or `REFUSED`); gives its folder."""
+    known = SEEING | REFUSED
+    model_type, fields, processor = known[name]
     folder, sizes = Path(folder), SIZES | {"vocab_size": 512, "max_position_embeddings": 512}
-    text = {"model_type": "gemma" if model_type == "paligemma" else "llama", **sizes, **fields.get("text_config", {})}
-    token = {"image_token_id" if model_type == "paligemma" else "image_token_index": IMAGE}
+    text = {"model_type": _TEXT.get(name, "llama"), **sizes, **fields.get("text_config", {})}
+    token = {"image_token_index" if model_type in _INDEX else "image_token_id": IMAGE}
     config = transformers.AutoConfig.for_model(model_type, **(fields | token | overrides | {"text_config": text}))
-    torch.manual_seed(sorted(SEEING).index(name))
+    torch.manual_seed(sorted(known).index(name))
     model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     redraw(model)
     model.save_pretrained(folder)

@@ -68,7 +68,7 @@ def their_tokens(folder: Path, processor: type, tokens: list[int], images: list[
     return output[0, ids.shape[1] :].tolist()
 
 
-@pytest.fixture(scope="module", params=[name for name in SEEING if name != "paligemma"])
+@pytest.fixture(scope="module", params=SEEING)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_fallback_seeing(request.param, tmp_path_factory.mktemp(request.param))
 

@@ -24,7 +24,7 @@ from atom_models import (
 from atom_models import open_checkpoint as opened
 from atom_models.fallback import trial
 from atom_models.vision.sees import num_tower_weights
-from tiny_fallback_seeing import IMAGE, SIDE, make_fallback_seeing
+from tiny_fallback_seeing import IMAGE, REFUSED, SEEING, SIDE, make_fallback_seeing
 from tiny_pictures import picture
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
@@ -63,7 +63,7 @@ def with_fields(folder: Path, file: str = "config.json", **fields: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["llava", "llava_siglip", "vipllava"])
+@pytest.mark.parametrize("name", SEEING)
 def test_a_batch_of_texts_and_pictures_gives_the_logits_of_transformers(name: str, tmp_path: Path):
     ours = load_model(make_fallback_seeing(name, tmp_path), dtype="float32")
     assert not ours.model.vision.capturable
@@ -112,7 +112,7 @@ def test_weights_of_the_tower_are_counted_as_those_of_other_towers(tmp_path: Pat
     assert needs.implementation.name == "transformers"
 
 
-REFUSED = {
+MISMATCHED = {
     "processor": ("preprocessor_config.json", {"image_processor_type": "LlavaNextImageProcessor"}, "'LlavaNextImage"),
     "no processor": ("preprocessor_config.json", {"image_processor_type": None}, "image_processor_type 'None'"),
     "features": ("config.json", {"vision_feature_select_strategy": "full"}, r"features of \[2, 10, 64\].*\[2, 9, 64\]"),
@@ -120,13 +120,24 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", MISMATCHED)
 def test_pictures_that_do_not_fit_are_refused_by_name_and_texts_are_served(case: str, tmp_path: Path):
-    file, fields, reason = REFUSED[case]
+    file, fields, reason = MISMATCHED[case]
     folder = with_fields(make_fallback_seeing("llava", tmp_path), file, **fields)
     with pytest.raises(UnsupportedArchitectureError, match=rf"pictures of 'llava' .*{reason}.*--language-model-only"):
         load_model(folder, dtype="float32")
     assert texts_alone(folder).logits([[5, 6]])[0].shape == (2, 512)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"paligemma"}))
+def test_other_types_serve_their_texts_alone(name: str, tmp_path: Path):
+    folder = make_fallback_seeing(name, tmp_path)
+    with pytest.raises(UnsupportedArchitectureError, match=rf"pictures of '{name}' .* --language-model-only"):
+        load_model(folder, dtype="float32")
+    alone, prompts = texts_alone(folder), [list(range(5, 25)), [7], [9, 8, 7]]
+    for prompt, logits in zip(prompts, alone.logits(prompts), strict=True):
+        expected = their_logits(folder, alone, prompt, [])
+        assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
 
 
 def test_a_decoder_that_is_told_where_pictures_are_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
