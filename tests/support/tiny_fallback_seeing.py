@@ -12,6 +12,7 @@ import transformers
 from tiny_architectures import SIZES, redraw
 from tiny_models import write_tokenizer
 
+# Pictures have nine tokens.
 IMAGE, PATCH, SIDE = 500, 4, 12
 _TOWER = {
     "hidden_size": 32,
@@ -68,7 +69,7 @@ _INDEX = ("llava", "vipllava", "llava_next", "aya_vision")
 
 
 def make_fallback_seeing(name: str, folder: str | Path, **overrides: Any) -> Path:
-    """Writes a float32 checkpoint (a key of `SEEING`, whose pictures have nine tokens, or `REFUSED`); gives its folder."""
+    """Writes a float32 checkpoint (a key of `SEEING` or `REFUSED`), and returns its folder."""
     known = SEEING | REFUSED
     model_type, fields, processor = known[name]
     folder, sizes = Path(folder), SIZES | {"vocab_size": 512, "max_position_embeddings": 512}

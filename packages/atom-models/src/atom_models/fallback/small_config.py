@@ -35,11 +35,11 @@ def small_fields(fields: dict[str, Any]) -> dict[str, Any]:
         last = small["text_config"].get("vocab_size", 1) - 1
         small |= {name: last for name in ("image_token_id", "image_token_index") if isinstance(small.get(name), int)}
     if isinstance(vision, dict):
-        # Features may be those of any of its layers.
-        kept = {name: vision[name] for name in ("num_hidden_layers",) if name in vision}
+        small["vision_config"] = tower = _smaller(vision)
+        if "num_hidden_layers" in vision:
+            tower["num_hidden_layers"] = vision["num_hidden_layers"]  # features may be those of any layer
         if isinstance(size := vision.get("patch_size"), int) and "image_size" in vision:
-            kept["image_size"] = PATCHES_OF_SIDE * size
-        small["vision_config"] = _smaller(vision) | kept
+            tower["image_size"] = PATCHES_OF_SIDE * size
     return small
 
 
