@@ -23,6 +23,8 @@ _TOWER = {
     "patch_size": PATCH,
 }
 _CLIP = {"model_type": "clip_vision_model", **_TOWER}
+# With more layers than a trial has of other parts.
+_DEEP = _CLIP | {"num_hidden_layers": 6}
 _SIGLIP = {"model_type": "siglip_vision_model", **_TOWER}
 _CROPPED = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": SIDE}} | {
     "crop_size": {"height": SIDE, "width": SIDE}
@@ -37,7 +39,7 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision_config": _SIGLIP, "vision_feature_select_strategy": "full", "text_config": {"model_type": "olmo2"}},
         _STRETCHED,
     ),
-    "vipllava": ("vipllava", {"vision_config": _CLIP, "vision_feature_layers": [-1, -2, 1]}, _CROPPED),
+    "vipllava": ("vipllava", {"vision_config": _DEEP, "vision_feature_layers": [-1, -2, -6]}, _CROPPED),
 }
 _QWEN2_VL = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 _SQUARE = {"image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,11 @@ def test_other_types_serve_their_texts_alone(name: str, tmp_path: Path):
     for prompt, logits in zip(prompts, alone.logits(prompts), strict=True):
         expected = their_logits(folder, alone, prompt, [])
         assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+
+
+def test_a_tower_of_ours_is_not_replaced(tiny_family: Callable[[str], Path]):
+    with pytest.raises(UnsupportedArchitectureError, match="of what our own file sees: leave model_impl out"):
+        load_model(tiny_family("mistral3"), model_impl="transformers")
 
 
 def test_a_decoder_that_is_told_where_pictures_are_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
