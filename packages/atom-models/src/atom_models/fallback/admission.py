@@ -24,16 +24,25 @@ def refuse(model_type: str, reason: str) -> FallbackRefusedError:
     return FallbackRefusedError(f"transformers' layers of {model_type!r} cannot run here: {reason}")
 
 
+def refuse_pictures(model_type: str, reason: str) -> FallbackRefusedError:
+    """The error for a model type whose texts may be served and whose pictures cannot be."""
+    return FallbackRefusedError(
+        f"pictures of {model_type!r} cannot be seen by transformers' tower here: {reason}; --language-model-only "
+        "(language_model_only) may serve its texts"
+    )
+
+
 def check_config(config: Any, context: BuildContext) -> None:
     """Refuses what the config alone gives away.
 
     Raises:
         FallbackRefusedError: it names the field.
     """
-    _check_layer_types(config)
     _check_context(config, context)
-    for rope in _ropes(config):
-        _check_rope(config, rope, context.max_model_len)
+    text = config.get_text_config()
+    _check_layer_types(text)
+    for rope in _ropes(text):
+        _check_rope(text, rope, context.max_model_len)
 
 
 def _check_layer_types(config: Any) -> None:

@@ -71,13 +71,18 @@ def choose_implementation(checkpoint: Checkpoint, requested: str) -> Implementat
 def _why_not_transformers(checkpoint: Checkpoint) -> str | None:
     if checkpoint.format != "safetensors":
         return "they are loaded from folders of safetensors, and this is a GGUF file"
-    if other_modalities(checkpoint.config):
-        return "they take text alone, and this model takes more"
+    takes_more = bool(other_modalities(checkpoint.config))
+    if takes_more and checkpoint.architecture in supported_architectures():
+        return "they take text alone of what our own file sees: leave model_impl out"
     if find_spec("transformers") is None:
         return f"transformers is not installed ({INSTALL})"
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
 
-    mapping = cast("dict[str, str]", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    names = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES if takes_more else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    mapping = cast("dict[str, str]", names)
     if mapping.get(checkpoint.model_type) != checkpoint.architecture:
         return (
             f"the installed transformers has no decoder of model_type {checkpoint.model_type!r} named "

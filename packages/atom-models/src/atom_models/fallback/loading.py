@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from atom_models.checkpoint.weight_names import weight_names
 from atom_models.fallback.admission import refuse
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def construct_fallback(checkpoint: Checkpoint, context: BuildContext) -> nn.Modu
     from atom_models.fallback.model import TransformersForCausalLM
     from atom_models.fallback.skeleton import read_config
     from atom_models.quantization import UNQUANTIZED
+    from atom_models.vision.reading import read_vision
 
     if context.quantization is not UNQUANTIZED and getattr(context.quantization, "name", "none") != "none":
         raise refuse(checkpoint.model_type, "they run on plain weights: leave quantization out")
@@ -30,7 +32,9 @@ def construct_fallback(checkpoint: Checkpoint, context: BuildContext) -> nn.Modu
         raise refuse(checkpoint.model_type, "they want a head, and the checkpoint has a decoder alone")
     if context.max_model_len is None:
         context = replace(context, max_model_len=checkpoint.max_model_len)
-    return TransformersForCausalLM(read_config(checkpoint), context).eval()
+    vision = None if context.language_model_only else read_vision(checkpoint)
+    spec, names = None if vision is None else vision.spec, weight_names(checkpoint.path)
+    return TransformersForCausalLM(read_config(checkpoint), context, spec, names).eval()
 
 
 def try_fallback(model: Any) -> None:
@@ -41,7 +45,7 @@ def try_fallback(model: Any) -> None:
     """
     from atom_models.fallback.trial import check_trial
 
-    check_trial(model.config.model_type, model.config.to_dict())
+    check_trial(model.config.model_type, model.config.to_dict(), model.vision_spec)
 
 
 def is_fallback(model: nn.Module) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -11,10 +12,14 @@ from atom_models.fallback.admission import check_config, refuse
 from atom_models.fallback.attention import LAYER, PagedAttention
 from atom_models.fallback.planned import plan_layers
 from atom_models.fallback.skeleton import build_skeleton, dry_run, fill_buffers
+from atom_models.fallback.tower import TransformersTower, check_pictures, tower_modules
 from atom_models.fallback.weights import weight_groups
+from atom_models.layers.loadable import expected_weights
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
+    from atom_models.vision.seen import SeenRows
+    from atom_models.vision.spec import VisionSpec
 
 
 class TransformersForCausalLM(nn.Module):
@@ -23,25 +28,39 @@ class TransformersForCausalLM(nn.Module):
     Args:
         config: transformers' config, of a type whose causal model it has.
         context: how it is built; plain weights, on one rank.
+        spec: which pictures it sees; None builds no tower, and passes its weights over.
+        names: names of the checkpoint's tensors, which earlier releases may have spelled in another way.
+
+    Attributes:
+        vision_spec, vision: what hosts need to know of pictures, and the tower; None where it reads text alone.
 
     Raises:
         FallbackRefusedError: packed sequences would not get what they get one by one; the message says why.
     """
 
-    def __init__(self, config: Any, context: BuildContext) -> None:
+    def __init__(
+        self, config: Any, context: BuildContext, spec: VisionSpec | None = None, names: Iterable[str] = ()
+    ) -> None:
         super().__init__()
         check_config(config, context)
         self.config = config
         model = build_skeleton(config, context.dtype)
         calls = dry_run(model)
+        if spec is not None:
+            check_pictures(model.base_model, spec)
         _refuse_loose_tensors(model)
         for name, module in model.named_modules():
             if module in calls:
                 setattr(module, LAYER, PagedAttention(calls[module], context, prefix=f"{name}.attn"))
         plan_layers(model, context.platform)
         fill_buffers(model, context.device)
-        self.weights = nn.ModuleList(weight_groups(model, context))
+        groups, of_tower = weight_groups(model, context, names), tower_modules(model)
+        self.weights = nn.ModuleList(one for one in groups if not one.holders <= of_tower)
+        groups = [one for one in groups if one.holders <= of_tower]
+        self.ignored_prefixes = () if spec else tuple(name for one in groups for name in expected_weights(one))
         self.model = model.base_model
+        self.vision_spec = spec
+        self.vision = None if spec is None else TransformersTower(self.model, spec, groups, context)
         # The causal model works logits out of what its decoder gives: in the place of that, our hidden states.
         setattr(model, model.base_model_prefix, _Given())
         self.causal = model
@@ -52,9 +71,17 @@ class TransformersForCausalLM(nn.Module):
         return self.model.get_input_embeddings()(input_ids)
 
     def forward(
-        self, input_ids: torch.Tensor | None, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        inputs_embeds: torch.Tensor | None = None,
+        *,
+        seen: SeenRows | None = None,
     ) -> torch.Tensor:
-        """Hidden states [T, D] after the last norm; positions are int64 [T]."""
+        """Hidden states [T, D] after the last norm; positions are int64 [T], `seen` is of rows of pictures."""
+        if seen is not None:
+            embeds = self.embed_input_ids(cast("torch.Tensor", input_ids)) if inputs_embeds is None else inputs_embeds
+            inputs_embeds = seen.embedded(embeds)
         ids = None if input_ids is None or inputs_embeds is not None else input_ids[None]
         embeds = None if inputs_embeds is None else inputs_embeds[None]
         out = self.model(input_ids=ids, inputs_embeds=embeds, position_ids=positions[None], use_cache=False)

@@ -38,13 +38,14 @@ def read_fields(model_type: str, fields: dict[str, Any]) -> Any:
 
 
 def build_skeleton(config: Any, dtype: torch.dtype) -> Any:
-    """The causal model of `config`, over our attention, with nothing in its parameters."""
-    from transformers import AutoModelForCausalLM
-
+    """The causal model of `config`, over our attention, with nothing in its parameters; its tower keeps its own."""
     register()
+    # A part of another name than the text's is a tower, which reads no cache.
+    towers = {name: "sdpa" for name in config.sub_configs if name != "text_config"}
+    attention = {"": PAGED, "text_config": PAGED, **towers} if is_multimodal(config) else PAGED
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=PAGED, dtype=dtype)
+            model = auto_class(config).from_config(config, attn_implementation=attention, dtype=dtype)
     except Exception as error:
         if isinstance(error, KeyError) and error.args == (PAGED,):
             why = "they have attention of their own in the place of transformers' attention interface"
@@ -53,17 +54,32 @@ def build_skeleton(config: Any, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
+def is_multimodal(config: Any) -> bool:
+    """Whether the text model is one part of several."""
+    return config.get_text_config() is not config
+
+
+def auto_class(config: Any) -> Any:
+    """The class of transformers that builds the causal model of `config`."""
+    import transformers
+
+    return transformers.AutoModelForImageTextToText if is_multimodal(config) else transformers.AutoModelForCausalLM
+
+
 @torch.no_grad()
 def fill_buffers(model: Any, device: torch.device | str) -> None:
     """Gives the buffers memory on `device`, and their values to those that follow from the config."""
+    owners: dict[nn.Module, Any] = {}
     for module in model.modules():
+        # Parts that are models know their own buffers.
+        owners |= dict.fromkeys(module.modules(), module) if hasattr(module, "_init_weights") else {}
         computed = False
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_meta:
                 module._buffers[name] = torch.zeros_like(buffer, device=device)
                 computed |= name in module._non_persistent_buffers_set
         if computed:
-            model._init_weights(module)
+            owners[module]._init_weights(module)
     freeze_angles(model)
 
 
@@ -101,10 +117,11 @@ def dry_run(model: Any) -> dict[nn.Module, AttentionCall]:
     finally:
         for module, rope_type in growing:
             module.rope_type = rope_type
-    if len(recorder.calls) != config.num_hidden_layers:
+    num_layers = config.get_text_config().num_hidden_layers
+    if len(recorder.calls) != num_layers:
         raise refuse(
             config.model_type,
-            f"{len(recorder.calls)} of {config.num_hidden_layers} layers call transformers' attention interface; the "
+            f"{len(recorder.calls)} of {num_layers} layers call transformers' attention interface; the "
             "others would mix tokens of packed sequences",
         )
     return recorder.calls

@@ -20,12 +20,30 @@ _MOST = {
     "sliding_window": 5,
     "max_position_embeddings": 256,
 }
+# Patches on each side of the picture of a trial.
+PATCHES_OF_SIDE = 2
 # Fields with an entry for each layer.
 _PER_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "attn_types")
 
 
 def small_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a small config: what `config.json` has, with sizes that run in milliseconds."""
+    small = _smaller(fields)
+    text, vision = fields.get("text_config"), fields.get("vision_config")
+    if isinstance(text, dict):
+        small["text_config"] = _smaller(text)
+        last = small["text_config"].get("vocab_size", 1) - 1
+        small |= {name: last for name in ("image_token_id", "image_token_index") if isinstance(small.get(name), int)}
+    if isinstance(vision, dict):
+        small["vision_config"] = tower = _smaller(vision)
+        if "num_hidden_layers" in vision:
+            tower["num_hidden_layers"] = vision["num_hidden_layers"]  # features may be those of any layer
+        if isinstance(size := vision.get("patch_size"), int) and "image_size" in vision:
+            tower["image_size"] = PATCHES_OF_SIDE * size
+    return small
+
+
+def _smaller(fields: dict[str, Any]) -> dict[str, Any]:
     small = dict(fields)
     for name, most in _MOST.items():
         value = small.get(name)

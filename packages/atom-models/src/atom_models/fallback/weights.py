@@ -57,6 +57,11 @@ class WeightGroup(nn.Module):
         parameters = [_value(*places[0]) for places in holders.values()]
         self._on_rank = [RankWeight(tuple(one.shape), one.numel() * one.dtype.itemsize) for one in parameters]
 
+    @property
+    def holders(self) -> set[nn.Module]:
+        """The modules whose parameters these become."""
+        return {module for places in self._holders().values() for module, _ in places}
+
     def weights(self) -> list[Weights]:
         expected = {name: ExpectedWeight(shape, self._dtype) for name, shape in self._shapes.items()}
         return [Weights(lambda: expected, self._on_rank)]
@@ -77,8 +82,11 @@ class WeightGroup(nn.Module):
             _put(places, converted.pop(target))
 
 
-def weight_groups(model: Any, context: BuildContext) -> list[WeightGroup]:
+def weight_groups(model: Any, context: BuildContext, names: Iterable[str] = ()) -> list[WeightGroup]:
     """All weights of `model`, whose parameters have no memory yet.
+
+    Args:
+        names: names of the checkpoint's tensors: what earlier releases saved has some others than today's.
 
     Raises:
         FallbackRefusedError: its weights do not come back from the names of its checkpoints.
@@ -88,8 +96,9 @@ def weight_groups(model: Any, context: BuildContext) -> list[WeightGroup]:
     holders, first_names = _holders(model)
     _widen(model, holders, context.dtype)
     state = {name: _value(*places[0]) for name, places in holders.items()}
-    stored = revert_weight_conversion(model, dict(state))
-    groups = _Conversions(model).groups(stored)
+    conversions = _Conversions(model)
+    stored = conversions.spelled_as(names, revert_weight_conversion(model, dict(state)))
+    groups = conversions.groups(stored)
     missing = sorted(state.keys() - {target for targets in groups.values() for target in targets[1]})
     if missing:
         raise refuse(model.config.model_type, f"nothing in its checkpoints becomes {missing[0]}")
@@ -115,23 +124,31 @@ class _Conversions:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, WeightRenaming
 
-        self._model = model
+        self._model, self._known = model, dict(model.state_dict())
         found = get_model_conversion_mapping(model, add_legacy=False) or []
         self._renamings = [one for one in found if isinstance(one, WeightRenaming)]
         self._converters = [one for one in found if isinstance(one, WeightConverter)]
 
+    def spelled_as(self, names: Iterable[str], stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors of `stored`, by those of `names` that mean the same."""
+        found = {self._target(name): name for name in names if name not in stored}
+        return {found.get(self._target(name), name): tensor for name, tensor in stored.items()}
+
+    def _target(self, name: str) -> tuple[str, str | None]:
+        """The parameter that a tensor becomes, or a part of; and the pattern of the conversion that makes it."""
+        from transformers.core_model_loading import rename_source_key
+
+        prefix = self._model.base_model_prefix
+        target, pattern = rename_source_key(name, self._renamings, self._converters, prefix, self._known)
+        return (name, None) if target not in self._known and name in self._known else (target, pattern)
+
     def groups(self, stored: Mapping[str, torch.Tensor]) -> dict[str, tuple[list[str], list[str], Any]]:
         """By the first parameter: names of tensors, names of parameters, and what turns the ones into the others."""
-        from transformers.core_model_loading import dot_natural_key, rename_source_key
+        from transformers.core_model_loading import dot_natural_key
 
-        known = dict(self._model.state_dict())
         sources: dict[str, list[tuple[str, str | None]]] = {}
         for name in sorted(stored, key=dot_natural_key):
-            target, pattern = rename_source_key(
-                name, self._renamings, self._converters, self._model.base_model_prefix, known
-            )
-            if target not in known and name in known:
-                target, pattern = name, None
+            target, pattern = self._target(name)
             sources.setdefault(target, []).append((name, pattern))
         groups = {}
         for target, found in sources.items():

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atom_models.architectures.registry import picture_defaults
+from atom_models.architectures.registry import other_modalities, picture_defaults, supported_architectures
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.vision.families.dual import read_clip, read_siglip
 from atom_models.vision.families.gemma3 import read_gemma3
 from atom_models.vision.families.kimi_k25 import read_kimi_k25
 from atom_models.vision.families.mistral3 import read_mistral3
+from atom_models.vision.families.one_size import read_one_size
 from atom_models.vision.fields import PREPROCESSOR, check_always, colors, whole
 from atom_models.vision.reading_videos import read_videos
 from atom_models.vision.spec import PictureDefaults, VisionSpec
@@ -26,7 +27,8 @@ class Vision:
 
     Attributes:
         spec: what a host needs to know.
-        config: `vision_config` of the checkpoint's config, and what stands beside it of the tower's projector.
+        config: `vision_config` of the checkpoint's config, and what stands beside it of the tower's projector; empty
+            where transformers has the tower.
     """
 
     spec: VisionSpec
@@ -46,6 +48,9 @@ def vision_spec(checkpoint: Checkpoint) -> VisionSpec | None:
 def read_vision(checkpoint: Checkpoint) -> Vision | None:
     """As `vision_spec`, with the config of the tower."""
     defaults, config = picture_defaults(checkpoint.architecture), checkpoint.config.get("vision_config")
+    if checkpoint.architecture not in supported_architectures() and other_modalities(checkpoint.config):
+        # transformers reads the config of its own tower.
+        return Vision(read_one_size(checkpoint, config, _OF_PROCESSORS), {})
     if defaults is None or config is None:
         return None
     if not isinstance(config, Mapping):
@@ -53,6 +58,12 @@ def read_vision(checkpoint: Checkpoint) -> Vision | None:
     return Vision(*_READERS.get(checkpoint.architecture, _read_qwen)(checkpoint, config, defaults))
 
 
+# What processors do where their files do not say, as the models that they were made for.
+_OF_PROCESSORS = {
+    f"{name}ImageProcessor": defaults
+    for name, model in (("CLIP", "CLIPModel"), ("Siglip", "SiglipModel"))
+    if (defaults := picture_defaults(model)) is not None
+}
 # Those whose files have fields of their own.
 _READERS = {
     "CLIPModel": read_clip,

@@ -121,6 +121,11 @@ class VisionTower(nn.Module):
             features = self.end(self.run(self.begin(patches.to(self._device), batch)), batch)
         return list(features.split(batch.num_tokens))
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a graph can hold `run`."""
+        return self.plan.capturable
+
     def smallest_step(self) -> TowerStep:
         """That of a black picture, as small as pictures are."""
         height, width = self.spec.fitted(1, 1)

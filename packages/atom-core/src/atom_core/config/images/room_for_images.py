@@ -28,9 +28,7 @@ def resolve_images(
     Raises:
         ConfigError: a setting is about pictures, and there are none, or it leaves no room for the smallest.
     """
-    # Layers of transformers are those of the language model.
-    reads_text = args.language_model_only or args.model_impl == "transformers"
-    spec = None if reads_text else vision_spec(checkpoint)
+    spec = None if args.language_model_only else vision_spec(checkpoint)
     if spec is None:
         if args.max_num_image_tokens is not None:
             raise ConfigError(

@@ -65,7 +65,7 @@ def plan_graphs(config: EngineConfig, model: EngineModel, weights_per_token: int
 
 def _tower_rows(config: EngineConfig, model: EngineModel) -> tuple[int, ...]:
     tower = model.tower
-    if tower is None or not tower.plan.capturable:
+    if tower is None or not tower.capturable:
         return ()
     return tower_sizes(tower, config.scheduler.max_num_image_tokens * tower.rows_of_unit)
 
