@@ -23,7 +23,7 @@ from atom_core.worker.steps.device_inputs import DeviceInputs
 from repeated_work import Repeated
 from toy_drafts import config_of
 
-MODEL: Any = SimpleNamespace(why_not_capturable=lambda: None, captures_prompts=True)
+MODEL: Any = SimpleNamespace(why_not_capturable=lambda: None, captures_prompts=True, tower=None)
 
 
 def rows(lengths: list[int], num_samples: list[int] | None = None) -> StepRows:
