@@ -1,7 +1,6 @@
 /* The two products of low-rank adapters, y += B (A x) in float32, in shares of threads: `shrink_share` for all, then a
  * barrier, then `expand_share`. A thread reads long pieces of memory in their order, as fast as memory gives them. */
 #pragma once
-#include "ahead.h"
 #include "lanes.h"
 
 #define WIDTH 4 /* registers of outputs at a time */
@@ -23,31 +22,6 @@ INLINE void pieces_of_thread(const matrices_t *of, const int64_t *places, int64_
     int64_t all = 0, threads = omp_get_num_threads(), thread = omp_get_thread_num();
     for (int64_t t = 0; t < tokens; t++) all += has_adapter(of, places[t]) ? pieces : 0;
     *from = all * thread / threads, *to = all * (thread + 1) / threads;
-}
-
-/* Lists in `runs`, which has room for `tokens * (rank + 1)`, what a thread reads in `shrink_share` and then, for outputs
- * [from, to), in `expand_share`: matrices of `item` bytes a number. Returns how many runs it are. */
-static inline int64_t runs_of_thread(const matrices_t *of, const int64_t *places, int64_t tokens, int64_t item, int64_t from,
-                                     int64_t to, run_t *runs) {
-    const int64_t rows = of->parts * of->rank, outputs = of->ends[of->parts - 1], pieces = (rows + TILE - 1) / TILE;
-    int64_t count = 0, first, last;
-    pieces_of_thread(of, places, tokens, pieces, &first, &last);
-    for (int64_t t = 0; t < tokens && last > 0; t++) {
-        if (!has_adapter(of, places[t])) continue;
-        int64_t begin = first > 0 ? first * TILE : 0, end = last < pieces ? last * TILE : rows;
-        const char *a = (const char *)of->a + ((places[t] - 1) * rows + begin) * of->inputs * item;
-        if (begin < end) runs[count++] = (run_t){a, (end - begin) * of->inputs * item};
-        first -= pieces, last -= pieces;
-    }
-    for (int64_t t = 0; t < tokens && from < to; t++) {
-        int64_t before = 0;
-        while (before < t && places[before] != places[t]) before++;
-        for (int64_t r = 0; r < of->rank && before == t && has_adapter(of, places[t]); r++) {
-            const char *b = (const char *)of->b + (((places[t] - 1) * of->rank + r) * outputs + from) * item;
-            runs[count++] = (run_t){b, (to - from) * item};
-        }
-    }
-    return count;
 }
 
 /* Adds to each of TILE sums the products of a row with x, as far as one instruction does them; returns how far. */

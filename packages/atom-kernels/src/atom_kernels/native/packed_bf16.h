@@ -162,7 +162,6 @@ INLINE void tile_way(const int way, const int half, const int MR, const weights_
                 total = sum_lanes(sums);
         }
         finish_bf16_f32(rows, MR, total, bias ? bias + n : 0, out + n, MR, n_size);
-        if (weights->meanwhile) ask_ahead(weights->meanwhile);
     }
 }
 

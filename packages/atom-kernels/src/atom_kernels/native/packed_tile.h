@@ -103,7 +103,6 @@ INLINE void NAME(packed_product)(const int kind, const int wide, const int minim
         for (int64_t k = chunk; k < k_size; k += chunk)
             total += NAME(packed_tile)(kind, wide, minima, NR, MR, weights, x, n, k, k + chunk < k_size ? k + chunk : k_size);
         LINEAR(finish)(NR, MR, total, bias ? bias + n : 0, out + n, MR, n_size);
-        if (weights->meanwhile) ask_ahead(weights->meanwhile);
     }
 }
 
