@@ -75,13 +75,19 @@ class EarlyCompilation:
         _compile(self._config, run)
 
     def compile_decodes(self) -> None:
-        """What decodes launch, and experts for any number of tokens; at the first call. Requests may be running."""
+        """What steps of few rows launch, and experts for any number of tokens; at the first call.
+
+        Requests may be running.
+        """
+        largest = largest_step(self._config)[0]
 
         def run() -> None:
-            for num_reqs in ROWS_TOLD_APART:
-                if num_reqs <= self._config.scheduler.max_num_seqs:
-                    run_step(self._config, self._model, [1] * num_reqs)
-            for num_tokens in self._model.sizes_told_apart(largest_step(self._config)[0]):
+            for num_rows in ROWS_TOLD_APART:
+                # Where requests are fewer, prompts have as many: some of their steps are captured too.
+                is_decode = num_rows <= self._config.scheduler.max_num_seqs
+                if is_decode or num_rows <= largest:
+                    run_step(self._config, self._model, [1] * num_rows if is_decode else [num_rows])
+            for num_tokens in self._model.sizes_told_apart(largest):
                 run_step(self._config, self._model, [num_tokens])
             self._draw_for_padding(Drawing.FILTERED)
 

@@ -113,7 +113,7 @@ def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor
             sums = squares.view(torch.float32)
             launch(
                 factor_channels_kernel, grid, *rows, tables, squares, sums, decays, *others, **options,
-                BLOCK=min(options["BLOCK_X"], _CHANNELS), SUMS=sums[0, 0].numel(), num_warps=4, num_stages=1,
+                BLOCK=_CHANNELS, SUMS=sums[0, 0].numel(), num_warps=4, num_stages=1,
             )  # fmt: skip
             return tables, squares, decays
         factors = rows[0].new_empty((num_chunks, heads, 4, CHUNK), dtype=torch.float32)
