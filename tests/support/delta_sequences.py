@@ -9,6 +9,8 @@ from atom_kernels.operator import Backend, Op
 from atom_kernels.platform import detect_platform
 from atom_kernels.select import plan_with
 
+_GAP = 3
+
 
 class Sequences:
     """Rows of some sequences, of which any piece can be run in any order, company and slot."""
@@ -20,8 +22,10 @@ class Sequences:
         self.weights = {name: weight.to(device) for name, weight in weights.items() if weight is not None}
         num_rows_inputs = 3 if op is GATED_DELTA else 1
         self.rows, self.out = inputs[:num_rows_inputs], inputs[num_rows_inputs]
-        self.states = torch.full((9, *inputs[num_rows_inputs + 1].shape[1:]), float("nan"))
-        self.states = self.states.to(device, inputs[num_rows_inputs + 1].dtype)
+        states = inputs[num_rows_inputs + 1]
+        # Slots lie apart, as those of a host that keeps more beside a state.
+        self._pages = states.new_full((9, states[0].numel() + _GAP), float("nan"))
+        self.states = self._pages[:, :-_GAP].view(9, *states.shape[1:])
         self._is_delta = op is GATED_DELTA
         self._kernel = plan_with(op, problem, backend).prepare(self.weights)
 
@@ -41,6 +45,7 @@ class Sequences:
         rows = (x[at] for x in self.rows)
         indices = (slots, kept_slots, starts, (context + lengths).int())
         self._kernel(*rows, out, self.states, *(index.to(out.device) for index in indices), *longest)
+        assert self._pages[:, -_GAP:].isnan().all(), "something between two slots was written"
         return out
 
 

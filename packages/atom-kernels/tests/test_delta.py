@@ -203,3 +203,12 @@ def test_inputs_of_another_dtype_or_size_are_refused_before_c_reads_them():
     for wrong in (inputs[0].bfloat16(), inputs[0][:, :-1]):
         with pytest.raises(TypeError, match="gated_delta was planned for"):
             run(wrong, *inputs[1:])
+
+
+@pytest.mark.parametrize(("op", "problem", "backend"), [run for run in RUNS if "native" in str(run.id)])
+def test_slots_that_c_cannot_write_in_place_are_refused(op, problem, backend):
+    sequences = Sequences(op, problem, backend, 3)
+    for wrong in (sequences.states.transpose(-1, -2), sequences.states.double()):
+        sequences.states = wrong
+        with pytest.raises(ValueError, match="states are written in place, and each slot must be contiguous"):
+            sequences.run((1, 0, 3, 0))

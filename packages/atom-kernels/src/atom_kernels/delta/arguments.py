@@ -24,6 +24,20 @@ def check_rows(operator: str, dtype: torch.dtype, *rows: tuple[torch.Tensor, int
             raise unplanned(operator, x, size, dtype)
 
 
+def check_slots(dtype: torch.dtype, states: torch.Tensor) -> int:
+    """Elements from one slot to the next: they may be apart, as where a host keeps more between them.
+
+    Raises:
+        ValueError: a kernel cannot write a slot of `states` in place.
+    """
+    if states.dtype is not dtype or not (states.is_contiguous() or states[:1].squeeze(0).is_contiguous()):
+        raise ValueError(
+            f"states are written in place, and each slot must be contiguous {dtype}, not {states.dtype} of strides "
+            f"{states.stride()}"
+        )
+    return states.stride(0)
+
+
 def check_written(dtype: torch.dtype, **tensors: torch.Tensor) -> None:
     """Raises ValueError for a tensor that a kernel cannot write in place."""
     for name, tensor in tensors.items():

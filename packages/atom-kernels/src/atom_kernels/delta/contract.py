@@ -12,7 +12,7 @@ leaves, and those before it the states that it had, one for each draft that may 
 sequence of more than J rows keeps only its last state: its other columns are not read. The delta rule may put the
 state of a sequence of more than 16 rows there in between, so that one must not be -1. A sequence's state is read before
 any is kept, so it may be kept where it was found (``kept_slots = slots[:, None]`` updates in place). A slot that one
-sequence keeps is named by no other.
+sequence keeps is named by no other. Slots may lie apart: each is contiguous, and what is between them is not touched.
 """
 
 from __future__ import annotations

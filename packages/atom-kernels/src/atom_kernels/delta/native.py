@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from atom_kernels.delta.arguments import check_rows, check_written, packed_indices
+from atom_kernels.delta.arguments import check_rows, check_slots, check_written, packed_indices
 from atom_kernels.delta.contract import GatedDeltaProblem, ShortConvProblem, check_kept
 from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend
 
 _SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_CONV_SIGNATURES = {f"short_conv_{suffix}": "p" * 8 + "l" * 5 for suffix in _SUFFIXES.values()}
-_DELTA_SIGNATURES = {f"gated_delta_{suffix}": "p" * 11 + "l" * 8 for suffix in _SUFFIXES.values()}
+_CONV_SIGNATURES = {f"short_conv_{suffix}": "p" * 8 + "l" * 6 for suffix in _SUFFIXES.values()}
+_DELTA_SIGNATURES = {f"gated_delta_{suffix}": "p" * 11 + "l" * 9 for suffix in _SUFFIXES.values()}
 # What a thread prepares of 64 rows lies on its stack.
 _MAX_DIM = 256
 _MAX_WIDTH = 16
@@ -46,10 +46,10 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
         indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
         x_TC = x_TC.contiguous()
         check_written(problem.dtype, out=out_TC)
-        check_written(problem.dtype, states=states_NCP)
+        slot_stride = check_slots(problem.dtype, states_NCP)
         function(
             x_TC.data_ptr(), out_TC.data_ptr(), states_NCP.data_ptr(), *(index.data_ptr() for index in indices),
-            weight_WC.data_ptr(), x_TC.shape[0], slots_S.shape[0], kept_slots_SJ.shape[1], channels, width,
+            weight_WC.data_ptr(), x_TC.shape[0], slots_S.shape[0], kept_slots_SJ.shape[1], channels, width, slot_stride,
         )  # fmt: skip
 
     return run
@@ -93,10 +93,10 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
         indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
         inputs = [x.contiguous() for x, _ in rows]
         check_written(problem.dtype, out=out_THV)
-        check_written(torch.float32, states=states_NHXV)
+        slot_stride = check_slots(torch.float32, states_NHXV)
         function(
             *(x.data_ptr() for x in (*inputs, out_THV, states_NHXV, *indices, rates_H, bias_G)),
-            qkv_TC.shape[0], slots_S.shape[0], kept_slots_SJ.shape[1], *sizes,
+            qkv_TC.shape[0], slots_S.shape[0], kept_slots_SJ.shape[1], *sizes, slot_stride,
         )  # fmt: skip
 
     return run

@@ -63,7 +63,7 @@ static void step(float *state, const float *q, const float *k, const float *deca
 
 typedef struct {
     int64_t key_heads, heads, key_dim, value_dim, gates_of_head; /* 1, or key_dim */
-    int64_t num_kept;
+    int64_t num_kept, stride; /* elements from one slot to the next */
     const float *rates, *bias; /* exp(a_log) [heads], dt_bias [heads * gates_of_head] */
 } delta_sizes;
 
@@ -124,7 +124,7 @@ typedef struct {
                 for (int64_t i = 0; i < columns; i++) to[i] = float_to_##T(read[i]);                               \
                 int64_t left = rows_after + rows - row; /* this row and those behind it */                         \
                 int32_t slot = left == 1 || all ? kept[z->num_kept - left] : -1;                                   \
-                float *keep = slot < 0 ? NULL : states + (slot * z->heads + head) * z->key_dim * z->value_dim;     \
+                float *keep = slot < 0 ? NULL : states + slot * z->stride + head * z->key_dim * z->value_dim;      \
                 if (left > 1 && row == rows - 1) keep = carried;                                                   \
                 if (keep)                                                                                          \
                     for (int64_t x = 0; x < z->key_dim; x++)                                                       \
@@ -138,8 +138,8 @@ typedef struct {
                          const int32_t *kept, const int32_t *starts, const int32_t *lengths, const float *rates,   \
                          const float *bias, int64_t num_rows, int64_t num_sequences, int64_t num_kept,             \
                          int64_t key_heads, int64_t heads, int64_t key_dim, int64_t value_dim,                     \
-                         int64_t gates_of_head) {                                                                  \
-        const delta_sizes z = {key_heads, heads, key_dim, value_dim, gates_of_head, num_kept, rates, bias};        \
+                         int64_t gates_of_head, int64_t stride) {                                                  \
+        const delta_sizes z = {key_heads, heads, key_dim, value_dim, gates_of_head, num_kept, stride, rates, bias}; \
         int64_t channels = 2 * key_heads * key_dim + heads * value_dim, gates = heads * gates_of_head;             \
         int64_t width = heads * value_dim, size = key_dim * value_dim;                                             \
         _Pragma("omp parallel for collapse(2) schedule(dynamic)")                                                  \
@@ -152,7 +152,7 @@ typedef struct {
                     continue;                                                                                      \
                 }                                                                                                  \
                 float carried[end - first > ROWS ? size : 1];                                                      \
-                const float *from = states + (slots[s] * heads + head) * size;                                     \
+                const float *from = states + slots[s] * stride + head * size;                                      \
                 if (lengths[s] == end - first) from = NULL;                                                        \
                 const int32_t *columns = kept + s * num_kept;                                                      \
                 int all = end - first <= num_kept; /* states are kept, not the last alone */                       \

@@ -4,15 +4,15 @@
 #define BLOCK 256 /* channels of a task */
 #define PARALLEL_ELEMENTS 8192
 
-/* weight is [width][channels] of floats; states are [slots][channels][width - 1]. */
+/* weight is [width][channels] of floats; states are [slots][channels][width - 1], with slots `stride` apart. */
 #define DEFINE_SHORT_CONV(T)                                                                                       \
     static void conv_sequence_##T(const T *x, T *out, T *states, const float *weight, int64_t channels,            \
-                                  int64_t width, int64_t at, int64_t slot, const int32_t *kept, int64_t num_kept,  \
-                                  int64_t rows, int fresh) {                                                       \
+                                  int64_t width, int64_t stride, int64_t at, int64_t slot, const int32_t *kept,    \
+                                  int64_t num_kept, int64_t rows, int fresh) {                                     \
         int64_t before = width - 1, size = channels - at < BLOCK ? channels - at : BLOCK;                          \
         T past[before * BLOCK];                                                                                    \
         const T *in[width];                                                                                        \
-        const T *state = states + (slot * channels + at) * before;                                                 \
+        const T *state = states + slot * stride + at * before;                                                     \
         for (int64_t j = 0; j < before; j++)                                                                       \
             for (int64_t c = 0; c < size; c++) past[j * BLOCK + c] = fresh ? 0 : state[c * before + j];            \
         for (int64_t row = 0; row < rows; row++) {                                                                 \
@@ -36,7 +36,7 @@
             }                                                                                                      \
             int64_t column = num_kept - (rows - row);                                                              \
             if (column < 0 || kept[column] < 0 || (rows > num_kept && row < rows - 1)) continue;                   \
-            T *keep = states + ((int64_t)kept[column] * channels + at) * before;                                   \
+            T *keep = states + kept[column] * stride + at * before;                                                \
             for (int64_t i = 0; i < size; i++)                                                                     \
                 for (int64_t j = 0; j < before; j++) keep[i * before + j] = in[j + 1][i];                          \
         }                                                                                                          \
@@ -44,7 +44,7 @@
                                                                                                                    \
     void short_conv_##T(const T *x, T *out, T *states, const int32_t *slots, const int32_t *kept,                  \
                         const int32_t *starts, const int32_t *lengths, const float *weight, int64_t num_rows,      \
-                        int64_t num_sequences, int64_t num_kept, int64_t channels, int64_t width) {                \
+                        int64_t num_sequences, int64_t num_kept, int64_t channels, int64_t width, int64_t stride) {\
         int64_t blocks = (channels + BLOCK - 1) / BLOCK;                                                           \
         _Pragma("omp parallel for collapse(2) schedule(dynamic) if (num_rows * channels > PARALLEL_ELEMENTS)")     \
         for (int64_t s = 0; s < num_sequences; s++)                                                                \
@@ -56,7 +56,7 @@
                         memset(out + row * channels + at, 0, size * sizeof(T));                                    \
                 else                                                                                               \
                     conv_sequence_##T(x + first * channels, out + first * channels, states, weight, channels,      \
-                                      width, at, slots[s], kept + s * num_kept, num_kept, rows,                    \
+                                      width, stride, at, slots[s], kept + s * num_kept, num_kept, rows,            \
                                       lengths[s] == rows);                                                         \
             }                                                                                                      \
         int64_t end = starts[num_sequences];                                                                       \

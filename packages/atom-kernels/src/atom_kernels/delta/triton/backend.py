@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.delta.arguments import check_rows, check_written, packed_indices, with_rows
+from atom_kernels.delta.arguments import check_rows, check_slots, check_written, packed_indices, with_rows
 from atom_kernels.delta.contract import MAX_TOKEN_BY_TOKEN, GatedDeltaProblem, ShortConvProblem, check_kept
 from atom_kernels.delta.triton.chunked import bind_chunked, computes_chunks
 from atom_kernels.dtypes import FLOATS, why_not_dtype
@@ -57,12 +57,12 @@ def _bind_conv(problem: ShortConvProblem, weights: Any) -> Callable[..., None]:
     ) -> None:
         check_rows("short_conv", problem.dtype, (x_TC, channels))
         check_written(problem.dtype, out=out_TC)
-        check_written(problem.dtype, states=states_NCP)
+        slot_stride = check_slots(problem.dtype, states_NCP)
         x_TC, num_rows, (num_sequences, num_kept) = with_rows(x_TC), len(x_TC), kept_slots_SJ.shape
         launch(
             short_conv_kernel, (num_programs(num_rows, num_sequences, _CONV_ROWS, 1), num_blocks),
             x_TC, out_TC, states_NCP, *packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S),
-            weight_WC, num_rows, num_sequences, num_kept, x_TC.stride(0), **options,
+            weight_WC, num_rows, num_sequences, num_kept, x_TC.stride(0), slot_stride, **options,
         )  # fmt: skip
 
     return run
@@ -106,13 +106,13 @@ def _bind_delta(problem: GatedDeltaProblem, weights: Any) -> Callable[..., None]
         check_rows("gated_delta", dtype, (qkv_TC, problem.channels), (a_TG, problem.gates), (b_TH, heads))
         check_kept(kept_slots_SJ)
         check_written(dtype, out=out_THV)
-        check_written(torch.float32, states=states_NHXV)
+        slot_stride = check_slots(torch.float32, states_NHXV)
         num_sequences, num_kept = kept_slots_SJ.shape
         indices = packed_indices(slots_S, kept_slots_SJ, query_start_loc_S1, seq_lens_S)
         a_TG, b_TH = with_rows(a_TG), with_rows(b_TH)
         rows = (qkv_TC.contiguous(), a_TG, b_TH, out_THV, states_NHXV)
         strides = (a_TG.stride(0), b_TH.stride(0))
-        numbers = (len(qkv_TC), num_sequences, num_kept, *strides, problem.key_dim**-0.5)
+        numbers = (len(qkv_TC), num_sequences, num_kept, *strides, slot_stride, problem.key_dim**-0.5)
 
         def run_tokens(*, behind_chunks: bool) -> None:
             launch(

@@ -53,7 +53,8 @@ def scan_config(problem: GatedDeltaProblem) -> ScanConfig:
 def bind_chunked(problem: GatedDeltaProblem, a_log_H: torch.Tensor, dt_bias_G: torch.Tensor) -> Callable[..., None]:
     """``(qkv, a, b, out, states, slots, kept_slots, query_start_loc, seq_lens)``.
 
-    Rows of a and b may be apart, see `with_rows`; all else is contiguous, and indices are int32.
+    Rows of a and b may be apart, see `with_rows`, and slots of states, see `check_slots`; all else is contiguous, and
+    indices are int32.
     """
     from atom_kernels.delta.triton.sequences import num_programs
 
@@ -135,8 +136,9 @@ def _bind_scan(problem: GatedDeltaProblem) -> Callable[..., None]:
     }  # fmt: skip
 
     def run(qkv_TC: torch.Tensor, *tensors: torch.Tensor) -> None:
+        slot_stride = tensors[1].stride(0)
         num_sequences, num_kept = tensors[-3].shape
         grid = (num_blocks, problem.num_value_heads, num_sequences)
-        launch(scan_chunks_kernel, grid, qkv_TC, *tensors, len(qkv_TC), num_sequences, num_kept, **options)
+        launch(scan_chunks_kernel, grid, qkv_TC, *tensors, len(qkv_TC), num_sequences, num_kept, slot_stride, **options)
 
     return run

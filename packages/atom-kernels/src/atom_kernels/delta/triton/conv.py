@@ -44,13 +44,13 @@ def _keep_state(
 )
 def short_conv_kernel(
     x_ptr, out_ptr, states_ptr, slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, weight_ptr,
-    num_rows, num_sequences, num_kept, x_stride,
+    num_rows, num_sequences, num_kept, x_stride, slot_stride,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_BEFORE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Programs ``[chunks of ROWS rows (see find_chunk), blocks of channels]``; the weight is ``[WIDTH, CHANNELS]``.
 
-    Rows of x are `x_stride` elements apart.
+    Rows of x are `x_stride` elements apart, and slots of states `slot_stride`.
 
     ROWS is at least WIDTH - 1, so that only a sequence's first program reads its state: that one keeps states too, and
     goes row by row. All others have TILE rows side by side.
@@ -67,7 +67,7 @@ def short_conv_kernel(
         mask = inside & (slot >= 0)
         x_ptr += first.to(tl.int64) * x_stride
         out_ptr += first.to(tl.int64) * CHANNELS
-        state_ptr = states_ptr + slot * CHANNELS * BEFORE
+        state_ptr = states_ptr + slot * slot_stride
         wait_for_inputs(DEPENDENT)
         if chunk == 0:
             for row in range(tl.minimum(ROWS, count)):
@@ -101,7 +101,7 @@ def short_conv_kernel(
                 # All others are made from the state that this one overwrites.
                 in_place = tl.where(kept == slot, column, in_place)
                 if (kept >= 0) & (kept != slot):
-                    kept_ptr = states_ptr + kept * CHANNELS * BEFORE
+                    kept_ptr = states_ptr + kept * slot_stride
                     _keep_state(
                         x_ptr, x_stride, state_ptr, kept_ptr, last, channels, inside, goes_on, BEFORE, BLOCK_BEFORE
                     )

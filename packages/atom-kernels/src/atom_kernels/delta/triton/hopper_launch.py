@@ -73,7 +73,7 @@ def bind_hopper_scan(problem: GatedDeltaProblem, more_chunks: int) -> Callable[.
             hopper_scan_kernel, (problem.value_dim // CHUNK, problem.num_value_heads, num_sequences),
             *map(describe, (qkv_TC, out_THV, tables, squares)),
             TensorDescriptor(factor_rows, list(factor_rows.shape), [CHUNK, 1], [of_chunk, CHUNK], plain),
-            out_THV, states_NHXV, *indices, len(qkv_TC), num_sequences, num_kept, **options,
+            out_THV, states_NHXV, *indices, len(qkv_TC), num_sequences, num_kept, states_NHXV.stride(0), **options,
         )  # fmt: skip
 
     return run

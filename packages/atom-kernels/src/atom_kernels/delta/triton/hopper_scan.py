@@ -31,7 +31,8 @@ TOKENS = gl.constexpr(CHUNK)
 )
 def hopper_scan_kernel(
     qkv_desc, out_desc, tables_desc, squares_desc, factors_desc, out_ptr, states_ptr,
-    slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, num_rows, num_sequences, num_kept,
+    slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr,
+    num_rows, num_sequences, num_kept, slot_stride,
     KEY_HEADS: gl.constexpr, HEADS: gl.constexpr, KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
     CHANNEL_GATES: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr, LOAD_REGISTERS: gl.constexpr,
     DEPENDENT: gl.constexpr,
@@ -72,8 +73,8 @@ def hopper_scan_kernel(
         # Rows that went before these left their state where the sequence keeps its last one.
         source = gl.where(begin > first, kept, slot)
         goes_on = ((begin > first) | (context > 0)) & (source >= 0)
-        from_ptr = states_ptr + (source * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
-        to_ptr = states_ptr + (kept * HEADS + head) * (KEY_DIM * VALUE_DIM) + columns
+        from_ptr = states_ptr + source * slot_stride + head * (KEY_DIM * VALUE_DIM) + columns
+        to_ptr = states_ptr + kept * slot_stride + head * (KEY_DIM * VALUE_DIM) + columns
         rows = (first_of_chunks, begin, stop, num_chunks)
         key_column = KEY_HEADS * KEY_DIM + head // (HEADS // KEY_HEADS) * KEY_DIM
         places = (key_column - KEY_HEADS * KEY_DIM, key_column, 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + columns)

@@ -46,7 +46,7 @@ def _load_row(
 def gated_delta_kernel(
     qkv_ptr, a_ptr, b_ptr, out_ptr, states_ptr,
     slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, a_log_ptr, dt_bias_ptr,
-    num_rows, num_sequences, num_kept, a_stride, b_stride, scale,
+    num_rows, num_sequences, num_kept, a_stride, b_stride, slot_stride, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     CHANNEL_GATES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_V: tl.constexpr,
     SEVERAL_ROWS: tl.constexpr, HAS_CHUNKS: tl.constexpr, BEHIND_CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -55,7 +55,7 @@ def gated_delta_kernel(
 
     Without SEVERAL_ROWS no sequence has more than one, and registers are left for more programs.
 
-    Rows of a are `a_stride` elements apart, and those of b `b_stride`.
+    Rows of a are `a_stride` elements apart, those of b `b_stride`, and slots of states `slot_stride`.
 
     With HAS_CHUNKS other kernels compute the rows of `rows_in_chunks`, and this one those before them, or with
     BEHIND_CHUNKS those behind them. Who has rows of a sequence leaves its state where the sequence keeps the last one,
@@ -105,7 +105,7 @@ def gated_delta_kernel(
         if BEHIND_CHUNKS:
             source, goes_on = last_kept, True
         wait_for_inputs(DEPENDENT)
-        state_ptr = states_ptr + (source * HEADS + head) * size + within
+        state_ptr = states_ptr + source * slot_stride + head * size + within
         state = tl.load(state_ptr, mask=mask & goes_on & (source >= 0), other=0.0)
         keeps_all = end - first <= num_kept
         if SEVERAL_ROWS:
@@ -137,6 +137,6 @@ def gated_delta_kernel(
                 behind = tl.where(keeps_all, end - 1 - row, 0)
                 kept = tl.load(last_kept_ptr - behind, mask=keeps_all | (row == stop - 1), other=-1).to(tl.int64)
             if kept >= 0:
-                tl.store(states_ptr + (kept * HEADS + head) * size + within, state, mask=mask)
+                tl.store(states_ptr + kept * slot_stride + head * size + within, state, mask=mask)
             if SEVERAL_ROWS:
                 q, k, v, a, b = coming

@@ -22,12 +22,13 @@ _CHUNK = tl.constexpr(CHUNK)
 )
 def scan_chunks_kernel(
     qkv_ptr, out_ptr, states_ptr, tables_ptr, squares_ptr, factors_ptr,
-    slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr, num_rows, num_sequences, num_kept,
+    slots_ptr, kept_slots_ptr, query_start_loc_ptr, seq_lens_ptr,
+    num_rows, num_sequences, num_kept, slot_stride,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     CHANNEL_GATES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_V: tl.constexpr, MORE: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Programs ``[blocks of columns, value heads, sequences]``.
+    """Programs ``[blocks of columns, value heads, sequences]``. Slots of states are `slot_stride` elements apart.
 
     `factor_channels_kernel` tells what it reads with CHANNEL_GATES, where factors are its decays, and else
     `factor_chunks_kernel`, which has no tables: keys and queries are rows as they are given.
@@ -60,7 +61,7 @@ def scan_chunks_kernel(
         # Rows that went before these left their state where the sequence keeps its last one.
         source = tl.where(begin > first, kept, slot)
         goes_on = ((begin > first) | (context > 0)) & (source >= 0)
-        state_ptr = states_ptr + (source * HEADS + head) * size + within
+        state_ptr = states_ptr + source * slot_stride + head * size + within
         state = tl.load(state_ptr, mask=in_state & goes_on, other=0.0)
         for chunk in tl.range(0, num_chunks, num_stages=STAGES):
             rows = first_of_chunks + chunk * _CHUNK + tokens
@@ -99,7 +100,7 @@ def scan_chunks_kernel(
             mask = in_columns[:, None] & in_rows[None, :]
             tl.store(outs_ptr + rows[None, :] * (HEADS * VALUE_DIM), out.to(out_ptr.dtype.element_ty), mask=mask)
         if kept >= 0:
-            tl.store(states_ptr + (kept * HEADS + head) * size + within, state, mask=in_state)
+            tl.store(states_ptr + kept * slot_stride + head * size + within, state, mask=in_state)
     else:
         # The kernel behind this one waits for this one only: some program of it must have waited for those before.
         wait_for_inputs(DEPENDENT)
