@@ -1,4 +1,4 @@
-"""Tiny random Qwen3-VL checkpoints on disk, and pictures for them."""
+"""Tiny random Qwen3-VL and Qwen3.5 checkpoints on disk, and pictures for them."""
 
 from __future__ import annotations
 
@@ -39,21 +39,37 @@ _VISION: dict[str, Any] = {
 }
 
 
+# What Qwen3.5 has besides: delta nets, of which three go before each layer of attention, and no DeepStack.
+_DELTA_NETS: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 4,
+}
+_MORE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "qwen3_vl": ({}, {}),
+    "qwen3_5": (_DELTA_NETS, {"deepstack_visual_indexes": []}),
+}
+
+
 _PROCESSOR = {"processor_class": "Qwen3VLProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2}
 _HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 
 
-def make_seeing(folder: str | Path, head_dim: int = 16) -> Path:
-    """Writes a float32 checkpoint of a Qwen3-VL that takes pictures of 64 to 4096 pixels, and returns its folder."""
+def make_seeing(folder: str | Path, head_dim: int = 16, model_type: str = "qwen3_vl") -> Path:
+    """Writes a float32 checkpoint of a Qwen3-VL, or Qwen3.5, for pictures of 64 to 4096 pixels; returns its folder."""
     import transformers
 
     from tiny_architectures import redraw
 
-    folder = Path(folder)
+    folder, (of_text, of_vision) = Path(folder), _MORE[model_type]
     config = transformers.AutoConfig.for_model(
-        "qwen3_vl",
-        text_config=_TEXT | {"head_dim": head_dim, "rope_parameters": _rope(head_dim)},
-        vision_config=_VISION,
+        model_type,
+        text_config=_TEXT | of_text | {"head_dim": head_dim, "rope_parameters": _rope(head_dim, model_type)},
+        vision_config=_VISION | of_vision,
         image_token_id=IMAGE,
         video_token_id=VIDEO,
         vision_start_token_id=START,
@@ -73,9 +89,13 @@ def make_seeing(folder: str | Path, head_dim: int = 16) -> Path:
     return folder
 
 
-def _rope(head_dim: int) -> dict[str, Any]:
-    sections = [head_dim // 4, head_dim // 8, head_dim // 8]
-    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections, "mrope_interleaved": True}
+def _rope(head_dim: int, model_type: str) -> dict[str, Any]:
+    """A quarter of each head rotates in Qwen3.5."""
+    part = 0.25 if model_type == "qwen3_5" else 1.0
+    half = int(head_dim * part) // 2
+    sections = [half // 2, half // 4, half // 4]
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections, "mrope_interleaved": True}
+    return rope if part == 1.0 else rope | {"partial_rotary_factor": part}
 
 
 def _write_tokenizer(folder: Path) -> None:

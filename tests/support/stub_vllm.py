@@ -6,6 +6,7 @@ Only names, signatures and what calls what are here; whether vLLM is really so i
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import sys
 import threading
 import types
@@ -50,6 +51,31 @@ class MetadataBuilder(Generic[T]):
 
 class AttentionLayerBase:
     """``vllm.model_executor.layers.attention_layer_base``'s."""
+
+
+class MambaBase(AttentionLayerBase):
+    """``vllm.model_executor.layers.mamba.abstract``'s: it cuts pages of bytes into a layer's states."""
+
+    def bind_kv_cache(self: Any, kv_cache: torch.Tensor) -> None:
+        pages, states, begin = kv_cache.flatten(1), [], 0
+        for shape, dtype in zip(self.get_state_shape(), self.get_state_dtype(), strict=True):
+            end = begin + math.prod(shape) * dtype.itemsize
+            states.append(pages[:, begin:end].view(dtype).view(-1, *shape))
+            begin = end
+        self.kv_cache = tuple(states)
+
+
+class StateKinds(Enum):
+    """``MambaAttentionBackendEnum``."""
+
+    GDN_ATTN = "gdn"
+
+
+def pages_of_states(block_table: torch.Tensor, seq_lens: torch.Tensor, spec: Any, mode: str) -> torch.Tensor:
+    """``mamba_get_block_table_tensor``: the page of each request's last token, where pages go by tokens."""
+    if mode != "align":
+        return block_table
+    return block_table.gather(1, ((seq_lens - 1) // spec.block_size).clamp(min=0).long()[:, None])
 
 
 class CacheLayouts(Enum):
@@ -199,6 +225,9 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
         _module("vllm.model_executor.layers.attention", Attention=Attention),
         _module("vllm.forward_context", get_forward_context=lambda: stub.own.step),
         _module("vllm.model_executor.layers.attention_layer_base", AttentionLayerBase=AttentionLayerBase),
+        _module("vllm.model_executor.layers.mamba.abstract", MambaBase=MambaBase),
+        _module("vllm.v1.attention.backends.registry", MambaAttentionBackendEnum=StateKinds),
+        _module("vllm.v1.attention.backends.utils", mamba_get_block_table_tensor=pages_of_states),
         _module("vllm.v1.kv_cache_interface", MLAAttentionSpec=LatentSpec, **_since_0_29(stub)),
         _module("vllm.utils", torch_utils=_module("torch_utils", _encode_layer_name=lambda name: name)),
         _module(

@@ -61,6 +61,21 @@ def test_our_own_engine_says_the_same(seeing: Path, stock: Outcome) -> None:
     assert [own_tokens(seeing, SHOWN)] == stock.tokens
 
 
+def test_qwen3_5_sees_what_our_own_engine_does_beside_its_states(run_jobs, tmp_path: Path) -> None:
+    """Stock vLLM has delta nets for CPUs in bfloat16 alone."""
+    folder = make_seeing(tmp_path / "qwen3_5", head_dim=32, model_type="qwen3_5")
+    jobs = [JOB | {"model": folder, "llm": LLM | asked} for asked in ({"enable_prefix_caching": False}, CHUNKS)]
+    again = JOB | {"model": folder, "llm": LLM | {"enable_prefix_caching": True}, "rounds": 2}
+    whole, chunks, cached = run_jobs([*jobs, again], IN_PROCESS)
+    expected = own_tokens(folder, SHOWN)
+    assert whole.tokens == chunks.tokens == [expected], (whole.log[-4000:], chunks.log[-4000:])
+    assert cached.tokens == [expected] * 2, cached.log[-4000:]
+    assert f"Register model Qwen3_5ForConditionalGeneration {OURS}" in whole.log
+    assert cached.cached is not None
+    assert max(cached.cached[1]) > 0
+    assert expected[0] != expected[1]  # what is seen changes what is said
+
+
 def test_kimi_sees_what_our_own_engine_does(run_jobs, tiny, vllm_release) -> None:
     """Stock vLLM has kernels for latents of published sizes alone, where it has any for CPUs.
 

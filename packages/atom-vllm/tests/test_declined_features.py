@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from atom_models.architectures.registry import has_sparse_attention, keeps_state
 from atom_vllm.features import why_not_ours
 from atom_vllm.pictures import ARCHITECTURES as SEEING
 from quantized_checkpoints import PUBLISHED
+from stub_vllm import stub_vllm
 
 
 def config(architecture: str = "LlamaForCausalLM", **changes: Any) -> Any:
@@ -139,7 +141,7 @@ def families_that_the_guide_leaves_to_vllm() -> dict[str, str]:
 def test_families_that_the_guide_leaves_to_vllm_are_left_for_that_reason(name: str) -> None:
     takes_more = name.endswith("ForConditionalGeneration")
     asked = config(
-        name, model_config__use_mla="eek" in name or "Dsa" in name, model_config__is_multimodal_model=takes_more
+        name, model_config__use_mla="eek" in name or "Dsa" in name or "Kimi" in name, model_config__is_multimodal_model=takes_more
     )
     reason = families_that_the_guide_leaves_to_vllm()[name]
     assert why_not_ours(asked) == re.sub("^it ", f"{name} ", reason)
@@ -149,11 +151,80 @@ def test_the_guide_names_every_family_that_is_left_to_vllm() -> None:
     left = [
         name
         for name in supported_architectures()
-        if keeps_states(name)
+        if name == "KimiLinearForCausalLM"
         or has_sparse_attention(name)
         or (name.endswith("ForConditionalGeneration") and name not in SEEING)
     ]
     assert sorted(families_that_the_guide_leaves_to_vllm()) == sorted(left)
+
+
+STATES = [name for name in supported_architectures() if keeps_states(name) and not name.startswith("Kimi")]
+
+
+def keeping(architecture: str = "Qwen3NextForCausalLM", **changes: Any) -> Any:
+    usual = {
+        "cache_config__mamba_cache_mode": "none",
+        "cache_config__mamba_cache_dtype": "auto",
+        "cache_config__mamba_ssm_cache_dtype": "auto",
+        "kv_transfer_config": None,
+        "model_config__dtype": torch.bfloat16,
+    }
+    return config(architecture, **usual | changes)
+
+
+@pytest.fixture
+def in_stub_vllm() -> Iterator[Callable[[Any], str | None]]:
+    """`why_not_ours` beside a stand-in for vLLM, of which states ask for what it has."""
+    with stub_vllm():
+        from atom_vllm.features import why_not_ours
+
+        yield why_not_ours
+
+
+@pytest.mark.parametrize("mode", ["none", "align"])
+@pytest.mark.parametrize("name", [name for name in STATES if name.endswith("ForCausalLM")])
+def test_states_of_requests_are_ours(in_stub_vllm: Any, name: str, mode: str) -> None:
+    assert in_stub_vllm(keeping(name, cache_config__mamba_cache_mode=mode)) is None
+    explicit = {"cache_config__mamba_cache_dtype": "bfloat16", "cache_config__mamba_ssm_cache_dtype": "float32"}
+    assert in_stub_vllm(keeping(name, **explicit)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"speculative_config": SimpleNamespace(method="ngram")},
+            "speculative decoding by ngram is asked for, and ours keeps no states behind drafts there",
+        ),
+        ({"kv_transfer_config": object()}, "its caches are to be transferred, and states of ours are not"),
+        (
+            {"cache_config__mamba_cache_mode": "all"},
+            "a mamba_cache_mode of all is asked for, and ours has none and align",
+        ),
+        (
+            {"cache_config__mamba_cache_dtype": "float16"},
+            "a mamba_cache_dtype of float16 is asked for, and ours is that of the model",
+        ),
+        (
+            {"cache_config__mamba_ssm_cache_dtype": "bfloat16"},
+            "a mamba_ssm_cache_dtype of bfloat16 is asked for, and states of ours are in float32",
+        ),
+    ],
+)
+def test_ways_to_keep_states_that_ours_lacks_are_vllms_own(in_stub_vllm: Any, changes: Any, reason: str) -> None:
+    assert in_stub_vllm(keeping(**changes)) == reason
+
+
+def test_states_are_vllms_own_where_our_kernels_are_switched_off_or_its_runner_cuts_pages(
+    in_stub_vllm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.model_executor.layers.mamba.abstract import MambaBase  # pyright: ignore[reportMissingImports]
+
+    with monkeypatch.context() as patch:
+        patch.delattr(MambaBase, "bind_kv_cache")
+        assert in_stub_vllm(keeping()) == "this vLLM has no layers that take states from pages"
+    monkeypatch.setenv("ATOM_DISABLE_VLLM_PLUGIN_ATTENTION", "1")
+    assert str(in_stub_vllm(keeping())).startswith("states are ours only with our kernels")
 
 
 def seeing(architecture: str, **asked: Any) -> Any:
@@ -172,8 +243,8 @@ def seeing(architecture: str, **asked: Any) -> Any:
 
 
 @pytest.mark.parametrize("architecture", SEEING)
-def test_models_whose_text_and_tower_are_ours_see(architecture: str) -> None:
-    assert why_not_ours(seeing(architecture)) is None
+def test_models_whose_text_and_tower_are_ours_see(in_stub_vllm: Any, architecture: str) -> None:
+    assert in_stub_vllm(seeing(architecture)) is None
 
 
 @pytest.mark.parametrize(

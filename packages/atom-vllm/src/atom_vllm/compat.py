@@ -63,6 +63,13 @@ def layouts_with_keys_apart() -> tuple[Any, ...] | None:
     return (KVCacheLayout.LHBNC,)
 
 
+def has_pages_of_states() -> bool:
+    """Whether layers take states of requests from pages of bytes by themselves; older versions' runners cut them."""
+    from vllm.model_executor.layers.mamba.abstract import MambaBase
+
+    return hasattr(MambaBase, "bind_kv_cache")
+
+
 def shares_context() -> bool:
     """Whether ranks of the engine that is being made share a context, which older versions do not tell platforms."""
     from vllm.config import get_current_vllm_config_or_none

@@ -8,6 +8,7 @@ from atom_vllm import settings
 from atom_vllm.mixers.cache_dtypes import DENSE_CACHES, FLOAT8_CACHES
 from atom_vllm.pictures import why_pictures_are_left
 from atom_vllm.speculation import why_not_a_target
+from atom_vllm.states import why_states_are_left
 from atom_vllm.stored_weights import why_quantization_is_left
 
 
@@ -40,8 +41,8 @@ def why_not_ours(vllm_config: Any) -> str | None:
     if (context := _why_context_is_left(parallel, has_latents=bool(model.use_mla))) is not None:
         return context
     architecture = model.hf_config.architectures[0]
-    if registry.keeps_states(architecture):
-        return f"{architecture} keeps states of requests, which only vLLM's own layers hold in its cache"
+    if registry.keeps_states(architecture) and (left := why_states_are_left(vllm_config)) is not None:
+        return left
     if registry.has_sparse_attention(architecture):
         return f"{architecture} has sparse attention, whose index keys only vLLM's own layers hold in its cache"
     if (pictures := why_pictures_are_left(model)) is not None:

@@ -7,6 +7,8 @@ from typing import Any
 # Those whose text is ours as well, and whose positions and tokens have been compared with vLLM's.
 ARCHITECTURES = (
     "KimiK25ForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
     "Qwen3VLForConditionalGeneration",
     "Qwen3VLMoeForConditionalGeneration",
 )

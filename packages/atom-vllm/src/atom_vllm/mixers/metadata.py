@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder
@@ -43,6 +43,7 @@ class AtomMetadataBuilder(AttentionMetadataBuilder[Any]):
     """Builds the metadata of one group of layers, once a step."""
 
     reorder_batch_threshold: int | None = 1  # decodes come first, as our geometry has them
+    keeps_states: ClassVar[bool] = False  # of requests, in all layers of the group
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
@@ -57,7 +58,8 @@ class AtomMetadataBuilder(AttentionMetadataBuilder[Any]):
         """
         layers = vllm_config.compilation_config.static_forward_context.values()
         ours = [layer.impl for layer in layers if isinstance(getattr(layer, "impl", None), AtomKernels)]
-        if ours and all(layer.plan_for(kv_cache_spec.block_size).capturable for layer in ours):
+        alike = [layer for layer in ours if layer.keeps_states == cls.keeps_states]
+        if alike and all(layer.plan_for(kv_cache_spec.block_size).capturable for layer in alike):
             return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
         return AttentionCGSupport.NEVER
 

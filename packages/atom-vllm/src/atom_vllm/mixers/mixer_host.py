@@ -13,6 +13,7 @@ from torch import nn
 from atom_kernels.attention import AttentionProblem, apply_prologue
 from atom_kernels.attention.context import PartialMlaProblem
 from atom_kernels.attention.mla import MlaProblem
+from atom_kernels.delta import DeltaNetProblem
 from atom_kernels.mixers import MixerPlan, MixerProblem
 from atom_models import BuildContext, mixer_layers
 from atom_vllm import compat
@@ -58,8 +59,7 @@ class VllmHost:
     def mix(self, inputs: tuple[torch.Tensor, ...], prologue: Any) -> torch.Tensor:
         layer = self.layer
         if self._is_direct and torch.compiler.is_compiling():
-            if prologue is not None:
-                return self._mix_in_operator(inputs, prologue.positions)
+            return self._mix_in_operator(inputs, None if prologue is None else prologue.positions)
         elif self._is_direct:
             metadata = self._step().attn_metadata
             if metadata is None:  # vLLM measures memory
@@ -70,8 +70,11 @@ class VllmHost:
         q_THD, k_TKD = apply_prologue(q_THD, k_TKD, prologue)
         return layer(q_THD, k_TKD, v_TKD).view(q_THD.shape)
 
-    def _mix_in_operator(self, inputs: tuple[torch.Tensor, ...], positions: torch.Tensor) -> torch.Tensor:
-        """vLLM's operator takes keys and values; latents are both. Positions come where it has a scale, see there."""
+    def _mix_in_operator(self, inputs: tuple[torch.Tensor, ...], positions: torch.Tensor | None) -> torch.Tensor:
+        """vLLM's operator takes keys and values; latents are both. Positions come where it has a scale, see there.
+
+        Delta nets give it all three in one, and what makes decays and betas.
+        """
         query, key, value = inputs[0], inputs[1], inputs[-1]
         out = query.new_empty((query.shape[0], *self._out_shape), dtype=self._out_dtype)
         torch.ops.vllm.unified_attention_with_output(query, key, value, out, self._encoded_name, positions)
@@ -93,6 +96,7 @@ def mixer_host_factory(vllm_config: Any) -> Callable[[Any, str, BuildContext], V
         AttentionProblem.name: partial(_paged_host, vllm_config=vllm_config, may_be_direct=may_be_direct),
         MlaProblem.name: partial(_latent_host, vllm_config=vllm_config),
         PartialMlaProblem.name: partial(_latent_host, vllm_config=vllm_config),
+        DeltaNetProblem.name: partial(_state_host, vllm_config=vllm_config),
     }
 
     def make(problem: Any, layer_name: str, context: BuildContext) -> VllmHost:
@@ -109,6 +113,13 @@ def _latent_host(problem: MlaProblem, layer_name: str, context: BuildContext, *,
     from atom_vllm.mixers.latent_attention import LatentLayer
 
     layer = LatentLayer(problem, layer_name, vllm_config)
+    return VllmHost(layer, problem, layer.impl.take_weights, is_direct=True)
+
+
+def _state_host(problem: DeltaNetProblem, layer_name: str, context: BuildContext, *, vllm_config: Any) -> VllmHost:
+    from atom_vllm.mixers.state_layer import StateLayer
+
+    layer = StateLayer(problem, layer_name, vllm_config)
     return VllmHost(layer, problem, layer.impl.take_weights, is_direct=True)
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
-from atom_models.architectures.registry import has_experts
+from atom_models.architectures.registry import has_experts, keeps_states
 from atom_models.groups import Groups
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.quantization import choose_quantization
@@ -30,12 +30,13 @@ from atom_vllm.models import load_order
 from atom_vllm.models.architectures import overridden, wrapper_name
 from atom_vllm.models.collectives import context_parallel, tensor_parallel
 from atom_vllm.models.compiled import compiled
+from atom_vllm.models.kept_states import CopiesStates, planned_dtypes
 from atom_vllm.stored_weights import headers_of
 
 logger = logging.getLogger("vllm.atom")
 
 
-class ATOMModelBase(nn.Module):
+class ATOMModelBase(CopiesStates, nn.Module):
     """A model of `atom_models` behind vLLM's interface for text generation.
 
     Attributes:
@@ -141,6 +142,8 @@ def _make_class(architecture: str) -> type:
         "__new__": choose,
         "supports_mm_device_do_normalize": False,  # our towers take the pixels that vLLM's processors have normed
     }
+    if keeps_states(architecture):
+        members["get_mamba_state_dtype_from_config"] = planned_dtypes(own)
     return type(wrapper_name(architecture), (own,), members)
 
 
