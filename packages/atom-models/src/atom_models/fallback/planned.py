@@ -1,4 +1,4 @@
-"""Linears, norms and gates of transformers' layers, run by our operators where these compute the same on a CPU.
+"""Parts of transformers' layers, run by our operators where these compute the same on a CPU.
 
 `probing` finds what a layer computes.
 """
@@ -18,8 +18,10 @@ from atom_kernels.activation.ops import GATED_ACTIVATION
 from atom_kernels.linear import LINEAR
 from atom_kernels.norm import RMS_NORM, RMSNormProblem
 from atom_kernels.select import select
+from atom_models.fallback.planned_attention import plan_attention
 from atom_models.fallback.planned_layer import PlannedLayer, on_rows, product_of, stacked_parts
 from atom_models.fallback.probing import SIZE, computes_the_same, rms_norm_of, with_parts
+from atom_models.fallback.step_angles import TableOfStep
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -38,9 +40,13 @@ def plan_layers(model: nn.Module, platform: Platform) -> None:
     for module in model.modules():
         if type(module) is nn.Linear:
             _plan_linear(module, platform)
+    tables, kept = TableOfStep(), set[nn.Module]()
     for module in model.modules():
         _plan_gated(module, platform)
-        _plan_norm(module, platform)
+        kept.update(plan_attention(module, platform, tables))
+    for module in model.modules():
+        if module not in kept:
+            _plan_norm(module, platform)
 
 
 def _plan_linear(module: nn.Linear, platform: Platform) -> None:
