@@ -40,7 +40,8 @@ def plan_layers(model: nn.Module, platform: Platform) -> None:
     for module in model.modules():
         if type(module) is nn.Linear:
             _plan_linear(module, platform)
-    tables, kept = TableOfStep(), set()
+    tables = TableOfStep()
+    kept: set[nn.Module] = set()
     for module in model.modules():
         _plan_gated(module, platform)
         kept.update(plan_attention(module, platform, tables))
