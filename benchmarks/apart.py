@@ -1,4 +1,7 @@
-"""Prefill apart from decode over a link of a known rate and delay, beside one engine: first tokens, tokens/s."""
+"""Prefill apart from decode over a link of a known rate and delay, beside one engine: first tokens, tokens/s.
+
+At the end the prefill server and then the decode server are killed while streams run.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,8 @@ from benchmarks.server_process import Server, ServerProcess, free_port
 from benchmarks.shaped_link import LinkError, ShapedLink
 
 PORT, TRANSFER_PORT = 8001, 14579
+# Seconds of streams after which a server is killed: of several prompts some are computed, and others on their way.
+KILLED_AFTER = 0.6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +65,14 @@ def run(options: argparse.Namespace) -> int:
         interference = machine.Interference([client.pid, link.pid, *pids])
         results = [_measure(streams, sides, client, options=options) for streams in options.streams]
         others = interference.share()
+        deaths = _deaths(sides, dict(zip(("prefill", "decode"), servers, strict=False)), options)
     names = ("model", "dtype", "threads", "context", "tokens", "turns", "gbit", "delay_ms")
     settings = documents.flags_of(options, *names)
     document = documents.document_of("apart", options, settings, idle=idle, others=[others], results=results)
+    document["deaths"] = deaths
     print(tables.apart_table(document))
     report.save_unless_doubtful(document, options)
-    return 0 if all(result["same_text"] for result in results) else 1
+    return 0 if all(result["same_text"] for result in (*results, *deaths)) else 1
 
 
 def _start(
@@ -117,7 +126,7 @@ def _measure(
             if turn:  # the first one warms up
                 times[name].append(arrivals)
                 begun[name].append(started)
-        texts = [[_text(port, prompt, options.tokens) for prompt in prompts[:1]] for port in sides.values()]
+        texts = [[_text(port, prompt, options.tokens) for prompt in prompts] for port in sides.values()]
         is_same = is_same and texts[0] == texts[1]
     summaries = {name: _summary(times[name], begun[name]) for name in sides}
     return {"streams": streams, "sides": summaries, "same_text": is_same}
@@ -136,6 +145,46 @@ def _summary(loads: list[list[list[float]]], begun: list[float]) -> dict[str, fl
         "tokens_per_s": round(statistics.median(rates), 1),
         "longest_gap_ms": round(max(gaps, default=0.0) * 1e3, 1),
     }
+
+
+def _deaths(
+    sides: dict[str, int], servers: dict[str, ServerProcess], options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """How streams end whose server is killed: those that have a text have the one of one engine.
+
+    Raises:
+        TimeoutError: a stream hangs.
+    """
+    source, found = random.Random(0), []
+    for name, server in servers.items():
+        print(f"the {name} server is killed ...", file=sys.stderr)
+        prompts = [everyday_words(source, options.context) for _ in range(max(options.streams))]
+        expected = [_text(sides["one engine"], prompt, options.tokens) for prompt in prompts]
+        with ThreadPoolExecutor(len(prompts)) as streams:
+            texts = [streams.submit(_text_if_any, sides["apart"], prompt, options.tokens) for prompt in prompts]
+            time.sleep(KILLED_AFTER)
+            killed = time.perf_counter()
+            server.kill()
+            ends = [text.result() for text in texts]
+        same = [end == text for end, text in zip(ends, expected, strict=True) if end is not None]
+        found.append(
+            {
+                "killed": name,
+                "streams": len(prompts),
+                "answered": len(same),
+                "same_text": all(same),
+                "ended_after_s": round(time.perf_counter() - killed, 2),
+            }
+        )
+    return found
+
+
+def _text_if_any(port: int, prompt: str, num_tokens: int) -> str | None:
+    """None where the server answers with an error."""
+    try:
+        return _text(port, prompt, num_tokens)
+    except urllib.error.HTTPError:
+        return None
 
 
 def _text(port: int, prompt: str, num_tokens: int) -> str:

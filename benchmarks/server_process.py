@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -60,6 +62,11 @@ class ServerProcess:
     def pids(self) -> list[int]:
         """The processes of the server and of its engine."""
         return [self._process.pid, *machine.children(self._process.pid)]
+
+    def kill(self) -> None:
+        """Kill all of its processes at once (SIGKILL)."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process."""

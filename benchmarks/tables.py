@@ -157,7 +157,12 @@ def apart_table(document: dict[str, Any]) -> str:
             first, gap = (f"{side[key]:.0f} ms" for key in ("ttft_ms", "longest_gap_ms"))
             rows.append((str(result["streams"]), name, first, f"{side['tokens_per_s']:.1f}", gap, text))
     link = "link: {gbit:g} Gbit/s, {delay_ms:g} ms".format(**document["settings"])
-    return f"{markdown_table(rows)}\n\n{link}; {conditions(document)}"
+    deaths = [("killed", "streams", "answered", "text", "all ended after")]
+    for death in document.get("deaths", ()):
+        text = "the same" if death["same_text"] else "DIFFERS"
+        streams, answered = (str(death[key]) for key in ("streams", "answered"))
+        deaths.append((death["killed"], streams, answered, text, f"{death['ended_after_s']:.1f} s"))
+    return f"{markdown_table(rows)}\n\n{markdown_table(deaths)}\n\n{link}; {conditions(document)}"
 
 
 def offload_table(document: dict[str, Any]) -> str:

@@ -83,7 +83,7 @@ PUBLISHED = (
     Published("ATOM", "gpt-oss-120b", "8xMI355X", Ranks(), {16: 5.56, 128: 13.31}),
     Published("ATOM", "glm-5", "8xMI355X", Ranks(4), {1: 9.4, 64: 29.3}, weights="mxfp4", reason=_LATER),
 )
-# Model, system, ranks and weights of the recipes of docs/amd.md, and of the first commands that ROCm/ATOM documents.
+# Model, system, ranks and weights of the recipes in docs/recipes, and of the first commands that ROCm/ATOM documents.
 RECIPES = (
     ("qwen3-0.6b", "8xMI300X", Ranks(), None),
     ("deepseek-r1", "8xMI300X", Ranks(8), None),
@@ -91,6 +91,8 @@ RECIPES = (
     ("qwen3-235b-a22b", "8xMI300X", _EXPERTS_APART, "fp8"),
     ("kimi-k2", "8xMI355X", Ranks(4), "mxfp4"),
     ("glm-5", "8xMI300X", Ranks(8), "fp8"),
+    ("gpt-oss-120b", "8xMI300X", Ranks(), None),
+    ("qwen3-next-80b", "8xMI300X", Ranks(2), None),
 )
 
 

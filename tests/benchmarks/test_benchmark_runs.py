@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.block_models import BLOCKS
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -126,3 +130,21 @@ def test_engines_behind_one_front_are_timed_beside_servers_apart(tiny_llama: Pat
     assert result["streams"] == 4
     assert result["sides"]["apart"]["num_steps"] == 4
     assert result["sides"]["together"]["num_steps"] == 2
+
+
+@pytest.mark.slow
+def test_over_a_link_streams_end_whichever_server_is_killed(tiny_llama: Path, tmp_path: Path):
+    """In a process of its own, which enters a network namespace."""
+    output = tmp_path / "result.json"
+    flags = f"--model {tiny_llama} --dtype float32 --streams 4 --context 32 --tokens 16 --turns 1 --output {output}"
+    command = [sys.executable, "-m", "benchmarks", "apart", *flags.split()]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    if run.returncode == 2 and run.stderr.startswith("no link between"):
+        pytest.skip(run.stderr.strip())
+    assert run.returncode == 0, run.stderr[-4000:]
+
+    document = json.loads(output.read_text())
+    assert [result["same_text"] for result in document["results"]] == [True]
+    prefill, decode = document["deaths"]
+    assert (prefill["killed"], prefill["answered"], prefill["same_text"]) == ("prefill", 4, True)
+    assert (decode["killed"], decode["same_text"]) == ("decode", True)

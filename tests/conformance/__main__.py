@@ -74,7 +74,12 @@ def run_all(suites: list[Suite], cache: Path, flags: list[str]) -> list[Result]:
     results = []
     say("server ...")
     with running_server(flags, logs / "server.log") as url:
-        facts = {"ATOM_URL": url, "ATOM_MODEL": MODEL, "ATOM_CHECKPOINT": str(checkpoint)}
+        facts = {
+            "ATOM_URL": url,
+            "ATOM_MODEL": MODEL,
+            "ATOM_CHECKPOINT": str(checkpoint),
+            "ATOM_PYTHON": sys.executable,
+        }
         for suite in suites:
             environment = environments[suite.name]
             if isinstance(environment, Path):

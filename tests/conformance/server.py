@@ -14,14 +14,17 @@ START_SECONDS = 180.0
 
 
 @contextmanager
-def running_server(flags: list[str], log: Path) -> Iterator[str]:
+def running_server(flags: list[str], log: Path, python: str = sys.executable) -> Iterator[str]:
     """Serves while the block runs; gives the URL without a path. What the server says is in `log`.
+
+    Args:
+        python: an interpreter whose environment has the server.
 
     Raises:
         RuntimeError: it ended, or was not ready in `START_SECONDS`.
     """
     with log.open("w") as output:
-        command = [sys.executable, "-m", "atom_server", "serve", "--server-port", "0", *flags]
+        command = [python, "-m", "atom_server", "serve", "--server-port", "0", *flags]
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
         yield _url_when_ready(process, log)

@@ -31,7 +31,12 @@ def facts(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """What suites are told about a server of a tiny model."""
     flags = ["--model", str(tiny_llama), "--served-model-name", "tiny", "--num-threads", "1", "--num-kv-blocks", "256"]
     with running_server(flags, tmp_path_factory.mktemp("logs") / "server.log") as url:
-        yield {"ATOM_URL": url, "ATOM_MODEL": "tiny", "ATOM_CHECKPOINT": str(tiny_llama)}
+        yield {
+            "ATOM_URL": url,
+            "ATOM_MODEL": "tiny",
+            "ATOM_CHECKPOINT": str(tiny_llama),
+            "ATOM_PYTHON": sys.executable,
+        }
 
 
 def test_openais_and_anthropics_clients_are_at_hand():

@@ -162,7 +162,8 @@ class StubVllm:
 
     Attributes:
         own: what each thread has of its own: the `group` of a rank, the `context` of those that share one with it, if
-            there are any, the `step` that its attention finds, and the `config` of the engine that is being made.
+            there are any, the ranks beside it in other `engines`, `every` rank of all engines, the `step` that its
+            attention finds, and the `config` of the engine that is being made.
         registered: architecture -> "module:class" of everything that was put into vLLM's registry.
         base_name: the platform that vLLM would have taken.
         version: vLLM's.
@@ -212,6 +213,8 @@ def _modules(stub: StubVllm, architectures: tuple[str, ...]) -> list[types.Modul
             "vllm.distributed",
             get_tp_group=lambda: stub.own.group,
             get_dcp_group=lambda: getattr(stub.own, "context", ALONE),
+            get_dp_group=lambda: stub.own.engines,
+            get_ep_group=lambda: stub.own.every,
         ),
         _module(
             "vllm.model_executor.models.interfaces",

@@ -27,9 +27,14 @@ class Coordinator:
     def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
         return self._ranks.all_gather(input_, dim)
 
+    def reduce_scatter(self, input_: torch.Tensor, dim: int) -> torch.Tensor:
+        assert dim == 0
+        return self._ranks.reduce_scatter(input_)
 
-def config_of(folder: Path, size: int, context_size: int = 1) -> Any:
+
+def config_of(folder: Path, size: int, context_size: int = 1, **parallel: Any) -> Any:
     """A ``VllmConfig`` for a rank of `size`, `context_size` of which share a context."""
+    spread = {"data_parallel_size": 1, "enable_expert_parallel": False} | parallel
     config, layers = json.loads((folder / "config.json").read_text()), {}
     given = config.get("quantization_config")
     hf_config = SimpleNamespace(**config, to_dict=lambda: dict(config))
@@ -37,7 +42,7 @@ def config_of(folder: Path, size: int, context_size: int = 1) -> Any:
     return SimpleNamespace(
         model_config=SimpleNamespace(
             model=str(folder), dtype=torch.float32, hf_config=hf_config, max_model_len=64, quantization=method,
-            uses_mrope=False,
+            uses_mrope=False, is_moe="Moe" in config["architectures"][0],
         ),
         cache_config=SimpleNamespace(
             block_size=BLOCK_SIZE, cache_dtype="auto", num_gpu_blocks=NUM_BLOCKS, enable_prefix_caching=False,
@@ -45,7 +50,7 @@ def config_of(folder: Path, size: int, context_size: int = 1) -> Any:
         ),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
         parallel_config=SimpleNamespace(
-            tensor_parallel_size=size, decode_context_parallel_size=context_size, enable_expert_parallel=False
+            tensor_parallel_size=size, decode_context_parallel_size=context_size, **spread
         ),
         compilation_config=SimpleNamespace(static_forward_context=layers, mode=0),
         device_config=SimpleNamespace(device=torch.device("cpu"), device_type="cpu"),
@@ -55,11 +60,13 @@ def config_of(folder: Path, size: int, context_size: int = 1) -> Any:
     )  # fmt: skip
 
 
-def model_in_vllm(folder: Path, size: int, context_size: int = 1, num_blocks: int = NUM_BLOCKS) -> tuple[Any, Any]:
+def model_in_vllm(
+    folder: Path, size: int, context_size: int = 1, num_blocks: int = NUM_BLOCKS, **parallel: Any
+) -> tuple[Any, Any]:
     """A rank's model, for the groups that its thread has, and its layers with a cache."""
     from atom_vllm.models.model_wrapper import our_class
 
-    config = config_of(folder, size, context_size)
+    config = config_of(folder, size, context_size, **parallel)
     model = our_class(config.model_config.hf_config.architectures[0])(vllm_config=config)
     model.load_weights(load_file(folder / "model.safetensors").items())
     layers = config.compilation_config.static_forward_context

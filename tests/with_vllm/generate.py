@@ -4,7 +4,8 @@ usage: generate.py JOBS OUTPUT
 
 JOBS is a JSON file with a list of {"model": folder, "llm": keywords of vllm.LLM, "rounds": n, "num_tokens": n,
 "logprobs": false, "shown": [[ids, [[seed, height, width], ...]], ...], "of_kimi": false}. The last two are prompts with
-pictures, in the place of those that this file makes, and whether they are given as Kimi's models want them.
+pictures, in the place of those that this file makes, and whether they are given as Kimi's models want them. With
+"data_parallel_size" in "llm" tokens are all that is found.
 
 For each job, OUTPUT has {"tokens": [round][prompt] -> ids}, with "logprobs" of these tokens likewise where they were
 asked for, and how many tokens of the prompt were "cached"; or {"error": text}. Marks around jobs are written to the
@@ -13,6 +14,7 @@ log, so that what vLLM said of each can be told apart.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -71,6 +73,8 @@ def run(
     """What becomes of each of `rounds` batches of the same prompts."""
     from vllm import LLM, SamplingParams
 
+    if llm.get("data_parallel_size", 1) > 1:
+        return {"tokens": asyncio.run(run_engines(model, DEFAULTS | llm, rounds, num_tokens))}
     engine = None
     try:
         engine = LLM(model=model, **(DEFAULTS | llm))
@@ -90,6 +94,35 @@ def run(
         if engine is not None:
             engine.llm_engine.engine_core.shutdown()
         _clean_up()
+
+
+async def run_engines(model: str, llm: dict[str, Any], rounds: int, num_tokens: int) -> list[list[list[int]]]:
+    """The tokens of each round, of engines among which vLLM's client shares out the prompts.
+
+    In each round a prompt comes alone first, for which the other engines have nothing to do.
+    """
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **llm))
+    final = RequestOutputKind.FINAL_ONLY
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False, output_kind=final)
+
+    async def one(prompt: list[int], name: str) -> list[int]:
+        found = [output async for output in engine.generate({"prompt_token_ids": prompt}, params, name)]
+        return list(found[-1].outputs[0].token_ids)
+
+    try:
+        given, made = prompts(min(engine.model_config.get_vocab_size(), 300)), []
+        for index in range(rounds):
+            first = await one(given[0], f"{index}-0")
+            others = [one(prompt, f"{index}-{number}") for number, prompt in enumerate(given[1:], 1)]
+            made.append([first, *await asyncio.gather(*others)])
+        return made
+    finally:
+        engine.shutdown()
 
 
 def logprobs_of(output: Any) -> list[float]:

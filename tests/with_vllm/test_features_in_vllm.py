@@ -30,6 +30,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "data parallel": {"data_parallel_size": 2},
     "decode context parallel": {"tensor_parallel_size": 2, "decode_context_parallel_size": 2},
     "expert parallel": {"enable_expert_parallel": True},
+    "experts in turns": {"enable_expert_parallel": True, "expert_placement_strategy": "round_robin"},
     "pooling": {"runner": "pooling", "convert": "embed"},
     "speculation by n-grams": {
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 )
 def test_scores_become_what_the_config_says(fields, activation, tmp_path: Path):
     assert labels_of(tmp_path, **fields).activation == activation
+
+
+def test_scores_become_what_a_cross_encoder_of_today_says_beside_the_config(tmp_path: Path):
+    """sentence-transformers writes a file of its own; what older versions left in the config stands behind it."""
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"activation_fn": IDENTITY}))
+    older = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
+    assert labels_of(tmp_path, **ONE, **older).activation == "none"
 
 
 def test_probabilities_are_finite_for_large_scores(tmp_path: Path):

@@ -16,6 +16,7 @@ import torch
 import transformers
 from torch import nn
 from transformers.models.olmo2.modeling_olmo2 import Olmo2MLP, Olmo2RMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RotaryEmbedding
 
 from atom_models.fallback import planned, trial
 from atom_models.fallback.attention import LAYER
@@ -42,7 +43,10 @@ def load(folder: Path) -> tuple[Any, set[str]]:
     ("model_type", "expected"),
     [
         ("olmo2", {"mlp", "q_norm", "post_attention_layernorm", "norm", "q_proj", "down_proj", "lm_head"}),
-        ("gemma2", {"mlp", "input_layernorm", "norm", "o_proj", "lm_head"}),
+        ("gemma2", {"mlp", "input_layernorm", "norm", "o_proj", "lm_head", "self_attn"}),
+        ("qwen3", {"mlp", "input_layernorm", "norm", "o_proj", "lm_head", "self_attn"}),
+        ("cohere", {"mlp", "self_attn"}),
+        ("glm4", {"self_attn"}),
         ("phi3", {"qkv_proj", "gate_up_proj", "input_layernorm"}),
     ],
 )
@@ -57,10 +61,60 @@ def test_linears_norms_and_gates_run_by_plans_and_give_the_same(model_type: str,
     assert (loaded.logits([prompt])[0] - logits).abs().max() <= 1e-4 * (logits.max() - logits.min())
 
 
-def test_a_plan_holds_the_weights_once(tmp_path: Path):
-    loaded, _ = load(make_decoder("olmo2", tmp_path))
+@pytest.mark.parametrize(
+    ("model_type", "beside"), [("olmo2", {"embed_tokens"}), ("qwen3", {"embed_tokens", "q_norm", "k_norm"})]
+)
+def test_a_plan_holds_the_weights_once(model_type: str, beside: set[str], tmp_path: Path):
+    loaded, _ = load(make_decoder(model_type, tmp_path))
     held = [name for name, one in loaded.model.named_parameters() if not one.is_meta]
-    assert {name.rpartition(".")[0].rpartition(".")[2] for name in held} == {"embed_tokens"}
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in held} == beside
+
+
+def scaled_answer(module: Any, *given: Any, **named: Any) -> Any:
+    out, weights = _ATTENTION(module, *given, **named)
+    return 1.01 * out, weights
+
+
+def clipped_queries(module: Any, hidden_states: Any, *given: Any, **named: Any) -> Any:
+    return _ATTENTION(module, hidden_states.clamp(-50, 50), *given, **named)
+
+
+def by_position(module: Any, hidden_states: Any, *given: Any, position_ids: Any = None, **named: Any) -> Any:
+    later = 1 if position_ids is None else 1 + (position_ids // 8192)[..., None]
+    return _ATTENTION(module, hidden_states * later, *given, **named)
+
+
+_ATTENTION: Any = Qwen3Attention.forward
+
+
+@pytest.mark.parametrize("forward", [scaled_answer, clipped_queries, by_position])
+def test_attention_that_does_more_stays_as_it_is(forward: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def changed(
+        self: Any, hidden_states: Any, position_embeddings: Any, attention_mask: Any = None, **given: Any
+    ) -> Any:
+        return forward(self, hidden_states, position_embeddings, attention_mask, **given)
+
+    monkeypatch.setattr(Qwen3Attention, "forward", changed)
+    _, names = load(make_decoder("qwen3", tmp_path))
+    assert "self_attn" not in names
+    assert {"q_proj", "k_norm"} <= names
+
+
+def test_angles_that_no_table_holds_are_used_as_transformers_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    angles: Any = Qwen3RotaryEmbedding.forward
+
+    def lopsided(self: Any, *given: Any, **named: Any) -> Any:
+        cos, sin = angles(self, *given, **named)
+        return cos * torch.linspace(1, 2, cos.shape[-1], device=cos.device), sin
+
+    monkeypatch.setattr(Qwen3RotaryEmbedding, "forward", lopsided)
+    folder, prompt = make_decoder("qwen3", tmp_path), [*range(5, 45)]
+    loaded, names = load(folder)
+    assert "self_attn" in names
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        logits = theirs(torch.tensor([prompt])).logits[0]
+    assert (loaded.logits([prompt])[0] - logits).abs().max() <= 1e-4 * (logits.max() - logits.min())
 
 
 def test_layers_that_compute_something_else_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -221,12 +221,12 @@ def test_a_prompt_or_both_files_are_given(arguments, capsys):
 
 
 @pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
-def test_a_batch_that_is_killed_goes_on_without_a_line_lost_or_repeated(number, written, tmp_path, tiny_llama):
+def test_a_batch_that_is_killed_half_way_goes_on_without_a_line_lost_or_repeated(number, written, tmp_path, tiny_llama):
     path, answers = written(*({"prompt": f"number {index}"} for index in range(number))), tmp_path / "answers"
     files = ["--input", path, "--output", answers, "--model", tiny_llama, "--max-tokens", "30"]
     command = [sys.executable, "-m", "atom_server", "generate", *files, *ENGINE, "--max-num-seqs", "4"]
     process = subprocess.Popen([str(word) for word in command], stderr=subprocess.DEVNULL)
-    while process.poll() is None and (not answers.exists() or answers.read_bytes().count(b"\n") < number // 4):
+    while process.poll() is None and (not answers.exists() or answers.read_bytes().count(b"\n") < number // 2):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -236,4 +236,4 @@ def test_a_batch_that_is_killed_goes_on_without_a_line_lost_or_repeated(number, 
     )
     names = [json.loads(line)["custom_id"] for line in answers.read_text().splitlines()]
     assert sorted(names) == sorted(f"line-{index}" for index in range(1, number + 1))
-    assert before < number
+    assert number // 2 <= before < number

@@ -26,7 +26,9 @@ def config(architecture: str = "LlamaForCausalLM", **changes: Any) -> Any:
         "model_config.is_multimodal_model": False, "model_config.quantization": None, "model_config.use_mla": False,
         "model_config.hf_config": SimpleNamespace(architectures=[architecture]),
         "parallel_config.pipeline_parallel_size": 1, "parallel_config.enable_expert_parallel": False,
-        "parallel_config.data_parallel_size": 1, "cache_config.cache_dtype": "auto",
+        "parallel_config.data_parallel_size": 1, "parallel_config.tensor_parallel_size": 1,
+        "model_config.is_moe": "Moe" in architecture, "model_config.get_num_experts": lambda: 8,
+        "cache_config.cache_dtype": "auto",
     }  # fmt: skip
     sections: dict[str, Any] = {"lora_config": None, "speculative_config": None}
     for name, value in (values | {key.replace("__", "."): value for key, value in changes.items()}).items():
@@ -47,8 +49,6 @@ def test_a_plain_model_is_ours() -> None:
     [
         ({"lora_config": object()}, "LoRA adapters are asked for"),
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallelism is asked for"),
-        ({"parallel_config__enable_expert_parallel": True}, "expert parallelism is asked for"),
-        ({"parallel_config__data_parallel_size": 2}, "data parallelism is asked for"),
         ({"model_config__runner_type": "pooling"}, "pooling is asked for"),
         ({"model_config__convert_type": "embed"}, "pooling is asked for"),
         ({"model_config__is_multimodal_model": True}, "inputs other than text are asked for"),
@@ -61,6 +61,47 @@ def test_a_plain_model_is_ours() -> None:
 )
 def test_a_feature_that_we_lack_is_declined(changes: dict[str, Any], reason: str) -> None:
     assert why_not_ours(config(**changes)) == reason
+
+
+def mixture(*, data: int = 1, tensor: int = 1, spread: bool = False, **changes: Any) -> Any:
+    given = {f"parallel_config__{name}": value for name, value in changes.items()}
+    return config(
+        "Qwen3MoeForCausalLM", parallel_config__data_parallel_size=data, parallel_config__tensor_parallel_size=tensor,
+        parallel_config__enable_expert_parallel=spread, **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        mixture(tensor=2, spread=True),
+        mixture(data=2),
+        mixture(data=2, tensor=4, spread=True, all2all_backend="allgather_reducescatter", use_ubatching=False),
+        mixture(tensor=2, spread=True, all2all_backend="deepep_v2"),  # rows of one engine are exchanged by nothing
+        mixture(tensor=16),  # cut experts
+        config(parallel_config__data_parallel_size=16),
+    ],
+)
+def test_experts_and_engines_that_vllm_spreads_are_ours(asked: Any) -> None:
+    assert why_not_ours(asked) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (mixture(tensor=2, spread=True, enable_eplb=True), "enable_eplb is asked for, and only experts of vLLM's own"),
+        (
+            mixture(tensor=2, spread=True, expert_placement_strategy="round_robin"),
+            "an expert_placement_strategy of round_robin is asked for, and ranks of ours hold runs of experts",
+        ),
+        (mixture(data=2, use_ubatching=True), "steps in several parts (enable_dbo, ubatch_size) are asked for"),
+        (mixture(data=2, all2all_backend="deepep_v2"), "an all2all_backend of deepep_v2 is asked for, and engines of"),
+        (mixture(tensor=9, spread=True), "it has 8 experts, and each of 9 ranks would hold one whole"),
+        (mixture(data=3, tensor=3), "it has 8 experts, and each of 9 ranks would hold one whole"),
+    ],
+)
+def test_ways_to_spread_experts_that_ours_lack_are_vllms_own(asked: Any, reason: str) -> None:
+    assert str(why_not_ours(asked)).startswith(reason)
 
 
 def sharing_a_context(architecture: str, **changes: Any) -> Any:

@@ -18,6 +18,7 @@ MAPPING = {
     ("model_config", "max_model_len"): ("max_model_len", 2049),
     ("cache_config", "gpu_memory_utilization"): ("gpu_memory_utilization", 0.77),
     ("parallel_config", "tensor_parallel_size"): ("tensor_parallel_size", 3),
+    ("parallel_config", "data_parallel_size"): ("data_parallel_size", 7),
     ("parallel_config", "decode_context_parallel_size"): ("decode_context_parallel_size", 5),
     ("cache_config", "block_size"): ("block_size", 48),
     ("cache_config", "num_gpu_blocks"): ("num_kv_blocks", 1234),

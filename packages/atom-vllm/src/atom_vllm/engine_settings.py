@@ -24,6 +24,7 @@ class EngineSettings:
     max_model_len: int
     gpu_memory_utilization: float
     tensor_parallel_size: int
+    data_parallel_size: int
     decode_context_parallel_size: int
     block_size: int
     num_kv_blocks: int | None
@@ -45,6 +46,7 @@ def translate(vllm_config: Any) -> EngineSettings:
         max_model_len=model.max_model_len or scheduler.max_model_len,
         gpu_memory_utilization=cache.gpu_memory_utilization,
         tensor_parallel_size=parallel.tensor_parallel_size,
+        data_parallel_size=parallel.data_parallel_size,
         decode_context_parallel_size=parallel.decode_context_parallel_size,
         block_size=cache.block_size,
         num_kv_blocks=cache.num_gpu_blocks,

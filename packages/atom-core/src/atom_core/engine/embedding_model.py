@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from atom_core.engine.encoder_files import SETTINGS, read_json, read_object
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Pooling, PoolingKind
 from atom_models.architectures.registry import has_two_towers
@@ -61,7 +61,7 @@ class EmbeddingModel:
     def read(cls, path: str | Path) -> EmbeddingModel:
         """What the folder at `path` says; a file, or a folder that says nothing, gives the defaults."""
         folder = Path(path)
-        config = _object(folder / "config.json")
+        config = read_object(folder / "config.json")
         names = config.get("architectures")
         if isinstance(names, list) and names and has_two_towers(str(names[0])):
             return cls(pooling="last", has_two_towers=True)
@@ -74,7 +74,7 @@ class EmbeddingModel:
             not shorter and config.get("is_matryoshka") is True,
             prompts,
             default,
-            _object(folder / "1_Pooling" / "config.json").get("include_prompt") is False,
+            read_object(folder / "1_Pooling" / "config.json").get("include_prompt") is False,
         )
 
     def choose_pooling(self, pooling: PoolingKind | None) -> Pooling:
@@ -125,7 +125,7 @@ def shortened(vector: Sequence[float], dimensions: int | None, *, normalizes: bo
 
 def _pooling(folder: Path) -> tuple[PoolingKind, bool, str | None]:
     """The pooling of the folder's modules, whether they normalize, and why they cannot be followed."""
-    modules = _json(folder / "modules.json")
+    modules = read_json(folder / "modules.json")
     modules = modules if isinstance(modules, list) else []
     kinds = [str(one.get("type")).rpartition(".")[2] if isinstance(one, dict) else str(one) for one in modules]
     pooling: PoolingKind = "mean"
@@ -139,7 +139,7 @@ def _pooling(folder: Path) -> tuple[PoolingKind, bool, str | None]:
             )
         if kind != "Pooling":
             continue
-        modes = _modes(_object(folder / Path(str(module.get("path"))).name / "config.json"))
+        modes = _modes(read_object(folder / Path(str(module.get("path"))).name / "config.json"))
         if len(modes) != 1 or modes[0] not in _POOLINGS:
             given = " and ".join(modes) or "nothing"
             return pooling, normalizes, f"this model pools by {given}, which is not supported"
@@ -160,7 +160,7 @@ def _modes(config: Mapping[str, Any]) -> list[str]:
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     """The prompts of the folder, of which a line at start tells, and the name of that before every text."""
-    config = _object(folder / "config_sentence_transformers.json")
+    config = read_object(folder / SETTINGS)
     given, default = config.get("prompts"), config.get("default_prompt_name")
     prompts = {name: text for name, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}
     default = default if default in prompts else None
@@ -168,16 +168,3 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
         always = "" if default is None else f"; {default!r} is put before every text that names none"
         logger.info("embeddings: prompt_name may be %s%s", " or ".join(map(repr, names)), always)
     return prompts, default
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """The object in a file; an empty one where there is none."""
-    value = _json(path)
-    return value if isinstance(value, dict) else {}
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from atom_core.engine.encoder_files import SETTINGS, read_object
 from atom_core.messages import Pooling, PoolingKind
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class Judging:
 
         config, architecture = checkpoint.text_config, checkpoint.architecture
         if has_labels(architecture):
-            labels = _labels(architecture, config)
+            labels = _labels(architecture, config, checkpoint.path)
             has_template = architecture in _OF_QWEN3 and len(labels.names) == 1
             return cls("labels", labels, has_token_types=architecture in _WITH_TYPES, has_template=has_template)
         words = _words(config)
@@ -93,20 +95,22 @@ def _words(config: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _labels(architecture: str, config: Mapping[str, Any]) -> Labels:
+def _labels(architecture: str, config: Mapping[str, Any], folder: Path) -> Labels:
     named = config.get("id2label") or {}
     # As transformers has it where nothing is said.
     names = tuple(str(named[key]) for key in sorted(named, key=int)) or ("LABEL_0", "LABEL_1")
     kind: PoolingKind = "last" if architecture in _OF_QWEN3 else "cls"
     if config.get("classifier_pooling") == "mean":
         kind = "mean"
-    return Labels(names, Pooling(kind, normalizes=False, classifies=True), _activation(config, len(names)))
+    return Labels(names, Pooling(kind, normalizes=False, classifies=True), _activation(config, folder, len(names)))
 
 
-def _activation(config: Mapping[str, Any], num_labels: int) -> Activation:
+def _activation(config: Mapping[str, Any], folder: Path, num_labels: int) -> Activation:
+    # Newest first: a file of its own, then an object in the model's config, then a field of it.
     of_encoder = config.get("sentence_transformers")
     of_encoder = of_encoder.get("activation_fn") if isinstance(of_encoder, dict) else None
-    named = of_encoder or config.get("sbert_ce_default_activation_function")
+    of_folder = read_object(folder / SETTINGS).get("activation_fn")
+    named = of_folder or of_encoder or config.get("sbert_ce_default_activation_function")
     if isinstance(named, str) and (found := _ACTIVATIONS.get(named.rpartition(".")[2])) is not None:
         return found
     problem = config.get("problem_type")

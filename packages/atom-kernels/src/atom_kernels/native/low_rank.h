@@ -91,7 +91,7 @@ INLINE int64_t dots_bf16(const bf16 *const *rows, const bf16 *x, int64_t inputs,
             const T *row = b + r * stride;                                                                         \
             __builtin_prefetch(row + WIDTH * VL);                                                                  \
             __builtin_prefetch(row + WIDTH * VL + WIDTH * VL / 2);                                                 \
-            for (int k = 0; k < width; k++) sums[k] += inner[r] * vf_load_##T(row + k * VL);                       \
+            for (int k = 0; k < width; k++) sums[k] = vf_fma(vf_set(inner[r]), vf_load_##T(row + k * VL), sums[k]);\
         }                                                                                                          \
         for (int k = 0; k < width; k++) vf_store_##Y(y + k * VL, vf_load_##Y(y + k * VL) + sums[k]);               \
     }                                                                                                              \
@@ -100,11 +100,18 @@ INLINE int64_t dots_bf16(const bf16 *const *rows, const bf16 *x, int64_t inputs,
         int64_t i = 0;                                                                                             \
         for (; i + WIDTH * VL <= size; i += WIDTH * VL) expand_##T##_##Y(WIDTH, inner, b + i, rank, stride, y + i); \
         for (; i + VL <= size; i += VL) expand_##T##_##Y(1, inner, b + i, rank, stride, y + i);                    \
-        for (; i < size; i++) {                                                                                    \
-            float sum = 0.0f;                                                                                      \
-            for (int64_t r = 0; r < rank; r++) sum += inner[r] * T##_to_float(b[r * stride + i]);                  \
-            y[i] = float_to_##Y(Y##_to_float(y[i]) + sum);                                                         \
+        if (i == size) return;                                                                                     \
+        /* The last ones go the way of all: their bits must not depend on where the share of a thread ends. */     \
+        T row[VL] = {0};                                                                                           \
+        Y last[VL] = {0};                                                                                          \
+        vf sum = vf_set(0.0f);                                                                                     \
+        for (int64_t r = 0; r < rank; r++) {                                                                       \
+            memcpy(row, b + r * stride + i, (size - i) * sizeof(T));                                               \
+            sum = vf_fma(vf_set(inner[r]), vf_load_##T(row), sum);                                                 \
         }                                                                                                          \
+        memcpy(last, y + i, (size - i) * sizeof(Y));                                                               \
+        vf_store_##Y(last, vf_load_##Y(last) + sum);                                                               \
+        memcpy(y + i, last, (size - i) * sizeof(Y));                                                               \
     }                                                                                                              \
                                                                                                                    \
     /* Outputs [from, to) of y [tokens][outputs]. */                                                               \

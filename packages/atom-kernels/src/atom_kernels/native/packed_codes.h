@@ -18,72 +18,75 @@ typedef struct {
 } weights_t;
 
 /* Twice the numbers that codes of e2m1 stand for; their scales are halved. */
-static const int8_t doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static const float doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/* 16 codes, or the integers that they stand for, and VL of those from `i` on as floats. */
+/* VL bytes, each in a lane of its own. */
 #if defined(__AVX2__)
-typedef __m128i codes_t;
-INLINE codes_t load_codes(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)p); }
-INLINE codes_t low_halves(codes_t packed) { return _mm_and_si128(packed, _mm_set1_epi8(15)); }
-INLINE codes_t high_halves(codes_t packed) { return low_halves(_mm_srli_epi16(packed, 4)); }
-INLINE codes_t look_up_e2m1(codes_t codes) { return _mm_shuffle_epi8(load_codes((const uint8_t *)doubled_e2m1), codes); }
-INLINE codes_t subtract(codes_t codes, uint8_t zero) { return _mm_sub_epi8(codes, _mm_set1_epi8((char)zero)); }
 #if VL == 16
-INLINE vi signed_from(codes_t codes, const int i) { return (vi)_mm512_cvtepi8_epi32(codes); }
-INLINE vi unsigned_from(codes_t codes, const int i) { return (vi)_mm512_cvtepu8_epi32(codes); }
+INLINE vi widen_bytes(const uint8_t *p) { return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vi widen_signed(const uint8_t *p) { return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 #else
-INLINE codes_t moved_down(codes_t codes, const int i) { return i ? _mm_unpackhi_epi64(codes, codes) : codes; }
-INLINE vi signed_from(codes_t codes, const int i) { return (vi)_mm256_cvtepi8_epi32(moved_down(codes, i)); }
-INLINE vi unsigned_from(codes_t codes, const int i) { return (vi)_mm256_cvtepu8_epi32(moved_down(codes, i)); }
+INLINE vi widen_bytes(const uint8_t *p) { return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+INLINE vi widen_signed(const uint8_t *p) { return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 #endif
 #else
-typedef uint8_t codes_t __attribute__((vector_size(16), aligned(1), may_alias));
-INLINE codes_t load_codes(const uint8_t *p) { return *(const codes_t *)p; }
-INLINE codes_t low_halves(codes_t packed) { return packed & 15; }
-INLINE codes_t high_halves(codes_t packed) { return packed >> 4; }
-INLINE codes_t subtract(codes_t codes, uint8_t zero) { return codes - zero; }
-
-INLINE codes_t look_up_e2m1(codes_t codes) {
-    for (int i = 0; i < 16; i++) codes[i] = (uint8_t)doubled_e2m1[codes[i]];
-    return codes;
-}
-
-INLINE vi signed_from(codes_t codes, const int from) {
+INLINE vi widen_bytes(const uint8_t *p) {
     vi wide;
-    for (int i = 0; i < VL; i++) wide[i] = (int8_t)codes[from + i];
+    for (int i = 0; i < VL; i++) wide[i] = p[i];
     return wide;
 }
 
-INLINE vi unsigned_from(codes_t codes, const int from) {
+INLINE vi widen_signed(const uint8_t *p) {
     vi wide;
-    for (int i = 0; i < VL; i++) wide[i] = codes[from + i];
+    for (int i = 0; i < VL; i++) wide[i] = (int8_t)p[i];
     return wide;
+}
+#endif
+
+/* Twice the numbers of VL codes of e2m1: a lane looks up its own. */
+#if VL == 16
+INLINE vf look_up_e2m1(vi codes) { return (vf)_mm512_permutexvar_ps((__m512i)codes, (__m512)vf_load(doubled_e2m1)); }
+#elif defined(__AVX2__)
+INLINE vf look_up_e2m1(vi codes) {
+    const vf size = (vf)_mm256_permutevar8x32_ps((__m256)vf_load(doubled_e2m1), (__m256i)codes);
+    return (vf)((vi)size | (codes & 8) << 28);
+}
+#else
+INLINE vf look_up_e2m1(vi codes) {
+    vf numbers;
+    for (int i = 0; i < VL; i++) numbers[i] = doubled_e2m1[codes[i]];
+    return numbers;
 }
 #endif
 
 /* A float32 whose exponent is too small by 120: multiplying by 2^120 mends it, of subnormal numbers as well. */
 INLINE vf decode_e4m3(vi codes) { return (vf)((codes & 0x7f) << 20 | (codes & 0x80) << 24) * 0x1p120f; }
 
+/* VL codes of half a block as floats, from column `i` of that half on, without their scale. Two codes of four bits are
+ * taken out of lanes that hold both: with bytes there would be more to move than to compute. */
+INLINE vf decode_codes(const int kind, const uint8_t *codes, const int half, const int i, uint8_t zero) {
+    if (kind == INT8) return __builtin_convertvector(widen_signed(codes + half * 16 + i), vf);
+    if (kind == E4M3) return decode_e4m3(widen_bytes(codes + half * 16 + i));
+    vi values = widen_bytes(codes + i);
+    if (half)
+        values >>= 4;
+    else
+        values &= 15;
+    if (kind == E2M1) return look_up_e2m1(values);
+    return __builtin_convertvector(values - (int32_t)zero, vf);
+}
+
 /* One block of a row, in registers: the halves may be of two groups. */
 INLINE void decode_block(const int kind, const uint8_t *codes, const float *scales, const float *minima,
                          const uint8_t *zeros, vf out[BLOCK / VL]) {
-    const codes_t first = load_codes(codes);
-    for (int half = 0; half < 2; half++) {
-        codes_t values;
-        if (kind == INT8 || kind == E4M3)
-            values = half ? load_codes(codes + 16) : first;
-        else
-            values = half ? high_halves(first) : low_halves(first);
-        if (kind == E2M1) values = look_up_e2m1(values);
-        if (kind == INT4) values = subtract(values, zeros[half]);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++)
+#pragma GCC unroll 4
         for (int i = 0; i < 16; i += VL) {
-            vf value = kind == E4M3 ? decode_e4m3(unsigned_from(values, i))
-                                    : __builtin_convertvector(signed_from(values, i), vf);
-            value = value * scales[half];
+            vf value = decode_codes(kind, codes, half, i, zeros[half]) * scales[half];
             if (minima) value = value + minima[half];
             out[(half * 16 + i) / VL] = value;
         }
-    }
 }
 
 /* Whether a minimum is added: integers alone have one, so that kernels for other kinds are not made. */

@@ -66,6 +66,7 @@ INLINE vf NAME(packed_tile)(const int kind, const int wide, const int minima, co
     /* The group of a column, and the columns that are left of it: dividing for each block would take longer than the block. */
     int64_t g = n * groups + from / group, left = group - from % group;
     for (int64_t k = from; k < to; k += BLOCK, codes += bytes) {
+#pragma GCC unroll 16
         for (int row = 0; row < NR; row++) {
             const int64_t one = g + row * groups, two = wide ? one : one + 1;
             const float scales[2] = {weights->scale[one], weights->scale[two]};
@@ -78,8 +79,10 @@ INLINE vf NAME(packed_tile)(const int kind, const int wide, const int minima, co
             } else
                 decode_block(kind, codes + row * row_bytes, scales, 0, zeros, block);
             __builtin_prefetch(codes + (row + NR) * row_bytes);
+#pragma GCC unroll 16
             for (int i = 0; i < BLOCK / STEP; i++) {
                 const VEC weight = PACK(block, i);
+#pragma GCC unroll 16
                 for (int m = 0; m < MR; m++)
                     sums[m * NR + row] = DOT(sums[m * NR + row], LOAD(x + m * weights->k_size + k + i * STEP), weight);
             }

@@ -45,6 +45,17 @@ INLINE float vf_hmax(vf x) {
 }
 #endif
 
+/* a b + c, rounded once where the machine can. Of `c += a * b` GCC makes that or not by what else is in the loop. */
+INLINE vf vf_fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* Sums halves into halves: the order is fixed, whatever the compiler. */
 INLINE float vf_hsum(vf x) {
     float lane[VL];

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from atom_models.fallback.admission import refuse
 from atom_models.layers.mixers.attention import Attention
 
 if TYPE_CHECKING:
+    from atom_kernels.attention import AttentionPrologue
     from atom_models.build_context import BuildContext
 
 # The name of our function among transformers' attention implementations.
@@ -51,6 +52,16 @@ class AttentionCall:
     sliding_window: int | None
     soft_cap: float | None
     sinks: str | None
+
+
+class TakesCalls(Protocol):
+    """What stands in for attention while a module is tried."""
+
+    def take(
+        self, module: nn.Module, query: Any, key: Any, value: Any, mask: Any, given: dict[str, Any]
+    ) -> torch.Tensor:
+        """What the module gets from attention."""
+        ...
 
 
 @dataclass
@@ -100,11 +111,11 @@ class Recorder:
         raise refuse(self.model_type, f"{type(module).__name__} works its sinks out, and they must be a parameter")
 
 
-_recorder: ContextVar[Recorder | None] = ContextVar("atom_fallback_recorder", default=None)
+_recorder: ContextVar[TakesCalls | None] = ContextVar("atom_fallback_recorder", default=None)
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
+def recording(recorder: TakesCalls) -> Iterator[None]:
     """Makes `recorder` take all calls of attention in this thread; nothing is computed."""
     before = _recorder.set(recorder)
     try:
@@ -140,6 +151,13 @@ class PagedAttention(Attention):
         if name == self.call.sinks:
             sinks = self.problem.weights["sinks"]
             self._host.take_weights({"sinks": parameter.detach().to(sinks.dtype)})
+
+    def attend_raw(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prologue: AttentionPrologue
+    ) -> torch.Tensor:
+        """``[T, heads * head_dim]`` of each, which `prologue` norms and rotates -> ``[T, heads * head_dim]``."""
+        heads = (one.view(one.shape[0], -1, self.call.head_dim) for one in (q, k, v))
+        return self._host.mix(tuple(heads), prologue).view(q.shape[0], -1)
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """``[1, heads, T, dim]`` of the packed tokens -> ``[1, T, heads, value_dim]``."""

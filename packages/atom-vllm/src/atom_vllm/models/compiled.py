@@ -12,10 +12,17 @@ from vllm.compilation.decorators import support_torch_compile
 
 from atom_vllm import settings
 from atom_vllm.models.added_rows import EveryRow
+from atom_vllm.models.engines import among_engines
+from atom_vllm.parallel import exchanges_rows
 
 
 def is_compiled(vllm_config: Any) -> bool:
-    """On CPUs our operators are called without torch's dispatcher in between, which costs more than compiling gives."""
+    """On CPUs our operators are called without torch's dispatcher in between, which costs more than compiling gives.
+
+    A graph would hold the numbers of rows that engines exchanged when it was traced.
+    """
+    if exchanges_rows(vllm_config):
+        return False
     return settings.compiles(default=vllm_config.device_config.device_type != "cpu")
 
 
@@ -57,6 +64,8 @@ def decoded_by(model: nn.Module) -> Callable[..., torch.Tensor]:
 
 def compiled(model: nn.Module, vllm_config: Any) -> Callable[..., torch.Tensor]:
     """As `decoded_by`, run as vLLM's configuration wants it."""
+    if exchanges_rows(vllm_config):
+        return among_engines(decoded_by(model))
     if not is_compiled(vllm_config):
         return decoded_by(model)
     return _Decoder(vllm_config=vllm_config, model=model).__call__

@@ -19,7 +19,6 @@ from torch import nn
 from atom_kernels.platform import detect_platform
 from atom_models import BuildContext, build_model, load_dummy_weights, load_named_weights
 from atom_models.architectures.registry import has_experts, keeps_states
-from atom_models.groups import Groups
 from atom_models.layers.shared_vocabulary import SharedVocabulary
 from atom_models.quantization import choose_quantization
 from atom_models.weights import check_headers, choose_names
@@ -28,7 +27,7 @@ from atom_vllm.engine_settings import checkpoint_of, translate
 from atom_vllm.mixers.mixer_host import connect_layers, mixer_host_factory
 from atom_vllm.models import load_order
 from atom_vllm.models.architectures import overridden, wrapper_name
-from atom_vllm.models.collectives import context_parallel, tensor_parallel
+from atom_vllm.models.collectives import groups_of
 from atom_vllm.models.compiled import compiled
 from atom_vllm.models.kept_states import CopiesStates, planned_dtypes
 from atom_vllm.stored_weights import headers_of
@@ -45,7 +44,7 @@ class ATOMModelBase(CopiesStates, nn.Module):
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
-        groups = Groups(tensor_parallel(), context=context_parallel())
+        groups = groups_of(vllm_config)
         self.settings = translate(vllm_config)
         self.vllm_config = vllm_config
         self.config = vllm_config.model_config.hf_config
@@ -60,6 +59,7 @@ class ATOMModelBase(CopiesStates, nn.Module):
             mixer_host=mixer_host_factory(vllm_config),
             block_size=self.settings.block_size * groups.context.size,  # vLLM counts what a rank keeps
             max_model_len=self.settings.max_model_len,
+            expert_exchange="gather",  # its shapes follow from numbers on the host, so that vLLM may capture steps
             language_model_only=self.is_text_alone(vllm_config),
         )
         self.model: Any = build_model(self._checkpoint, context)

@@ -20,8 +20,9 @@ _LEAST_SIDE = 16
 # A program of the scan holds some columns of a state, all of their channels, in registers.
 _MAX_KEY_DIM = 128
 _MAX_STAGES = 3
-# Channels with gates of their own that a program takes at a time.
-_CHANNELS = 32
+# Channels with gates of their own that a program takes at a time. Of 16, Triton 3.6 places operands outside of a
+# processor's own memory.
+_LEAST_CHANNELS, _MOST_CHANNELS = 32, 64
 
 
 def computes_chunks(problem: GatedDeltaProblem) -> bool:
@@ -102,6 +103,7 @@ def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor
     from atom_kernels.delta.triton.factor_channels import factor_channels_kernel
 
     options, heads, size = _options(problem), problem.num_value_heads, problem.key_dim
+    block = min(max(options["BLOCK_X"], _LEAST_CHANNELS), _MOST_CHANNELS)
     # No number is larger than 1 there: float16 has more of their bits than bfloat16.
     options["HALF"] = tl.float32 if problem.dtype is torch.float32 else tl.float16
 
@@ -114,7 +116,7 @@ def _bind_factor(problem: GatedDeltaProblem) -> Callable[..., tuple[torch.Tensor
             sums = squares.view(torch.float32)
             launch(
                 factor_channels_kernel, grid, *rows, tables, squares, sums, decays, *others, **options,
-                BLOCK=_CHANNELS, SUMS=sums[0, 0].numel(), num_warps=4, num_stages=1,
+                BLOCK=block, SUMS=sums[0, 0].numel(), num_warps=4, num_stages=1,
             )  # fmt: skip
             return tables, squares, decays
         factors = rows[0].new_empty((num_chunks, heads, 4, CHUNK), dtype=torch.float32)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from atom_kernels.delta.contract import CHUNK, NORM_EPS
 from atom_kernels.delta.triton.gates import sigmoid, softplus
-from atom_kernels.delta.triton.inverse import diagonal_of, invert
+from atom_kernels.delta.triton.inverse import invert
 from atom_kernels.delta.triton.sequences import find_chunk, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
@@ -90,7 +90,7 @@ def factor_chunks_kernel(
         scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * decay * query_norms[:, None]
         tl.store(square_ptr + _CHUNK * _CHUNK, scores.to(square_ptr.dtype.element_ty))
         met = tl.where(is_after, met * decay * key_norms[:, None], 0.0)
-        inverse = invert(diagonal_of(met), met, beta, HALF, PRECISION)
+        inverse = invert(met, beta, HALF, PRECISION)
         tl.store(square_ptr, inverse.to(square_ptr.dtype.element_ty))
     else:
         # The kernel behind this one waits for this one only: some program of it must have waited for those before.

@@ -13,74 +13,39 @@ import triton.language as tl
 
 from atom_kernels.delta.contract import CHUNK, NORM_EPS
 from atom_kernels.delta.triton.gates import sigmoid, softplus
-from atom_kernels.delta.triton.inverse import along_diagonal, invert
+from atom_kernels.delta.triton.inverse import invert
 from atom_kernels.delta.triton.sequences import find_chunk, load_sequence, rows_in_chunks
 from atom_kernels.triton.support import wait_for_inputs
 
 _NORM_EPS = tl.constexpr(NORM_EPS)
 _CHUNK = tl.constexpr(CHUNK)
-# Tokens of a block, as many as a matrix instruction takes.
-_BLOCK = tl.constexpr(16)
-_LOG2_BLOCK = tl.constexpr(4)
+_LOG2_CHUNK = tl.constexpr(CHUNK.bit_length() - 1)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _to_middle(summed, sum_ptr, level):
-    """Decays between tokens and the ends of the first halves of their squares; see `_add_near`."""
-    tokens, each = tl.arange(0, _CHUNK), tl.arange(0, summed.shape[1])
-    end_of_first = ((tokens >> level | 1) << level) - 1
-    return tl.exp2(-tl.abs(summed - tl.load(sum_ptr + end_of_first[:, None] * _CHUNK + each[None, :])))
-
-
-@triton.jit
-def _add_near(met, scores, queries, keys, summed, sum_ptr, HALF: tl.constexpr, PRECISION: tl.constexpr):
-    """Adds what some channels make of how much a key, or a query, meets of what earlier tokens of its 16 added.
+def _add_pairs(met, scores, queries, keys, summed, sum_ptr, HALF: tl.constexpr, PRECISION: tl.constexpr):
+    """Adds what some channels make of how much a key, or a query, meets of what earlier tokens added.
 
     Args:
-        met, scores: ``[4, 16, 16]`` of keys and of queries; neither gets anything above its diagonal, nor met on it.
+        met, scores: ``[64, 64]`` of keys and of queries; neither gets anything above its diagonal, nor met on it.
         queries, keys, summed: ``[64, some channels]``; the last are log decays to the base 2, summed up to each token.
         sum_ptr: where these sums are for all threads; those of the next token are a chunk's length behind.
     """
-    blocks: tl.constexpr = _CHUNK // _BLOCK
-    size: tl.constexpr = summed.shape[1]
-    rows, columns = tl.arange(0, _BLOCK)[None, :, None], tl.arange(0, _BLOCK)[None, None, :]
-    of_token = tl.reshape(tl.sum(queries.to(tl.float32) * keys.to(tl.float32), axis=1), [blocks, _BLOCK])
-    scores += tl.where(rows == columns, of_token[:, :, None], 0.0)
-    for level in range(_LOG2_BLOCK):
-        to_middle = _to_middle(summed, sum_ptr, level)
-        near_keys = tl.reshape((keys * to_middle).to(HALF), [blocks, _BLOCK, size])
-        near_queries = tl.reshape((queries * to_middle).to(HALF), [blocks, _BLOCK, size])
-        others = tl.permute(near_keys, (0, 2, 1))
+    tokens, each = tl.arange(0, _CHUNK), tl.arange(0, summed.shape[1])
+    rows, columns = tokens[:, None], tokens[None, :]
+    of_token = tl.sum(queries.to(tl.float32) * keys.to(tl.float32), axis=1)
+    scores += tl.where(rows == columns, of_token[:, None], 0.0)
+    for level in range(_LOG2_CHUNK):
+        end_of_first = ((tokens >> level | 1) << level) - 1
+        to_middle = tl.exp2(-tl.abs(summed - tl.load(sum_ptr + end_of_first[:, None] * _CHUNK + each[None, :])))
+        near_keys, near_queries = (keys * to_middle).to(HALF), (queries * to_middle).to(HALF)
+        others = tl.trans(near_keys)
         # The highest bit in which two tokens differ is that of the level.
         is_between = ((rows ^ columns) >> level == 1) & (rows > columns)
         met += tl.where(is_between, tl.dot(near_keys, others, input_precision=PRECISION), 0.0)
         scores += tl.where(is_between, tl.dot(near_queries, others, input_precision=PRECISION), 0.0)
     return met, scores
-
-
-@triton.jit
-def _add_square(
-    met, scores, queries, keys, to_middle, level, square, HALF: tl.constexpr, PRECISION: tl.constexpr
-):  # fmt: skip
-    """Adds what tokens of the second half of a square meet of those of its first half, to ``[64, 64]``."""
-    half = tl.arange(0, _CHUNK)[:, None] >> level
-    before = tl.where(half == 2 * square, to_middle, 0.0)
-    after = tl.where(half == 2 * square + 1, to_middle, 0.0)
-    others = tl.trans((keys * before).to(HALF))
-    met = tl.dot((keys * after).to(HALF), others, met, input_precision=PRECISION)
-    scores = tl.dot((queries * after).to(HALF), others, scores, input_precision=PRECISION)
-    return met, scores
-
-
-@triton.jit
-def _add_far(met, scores, queries, keys, summed, sum_ptr, HALF: tl.constexpr, PRECISION: tl.constexpr):
-    """As `_add_near`, of tokens of other blocks of 16, to ``[64, 64]``: two squares of 32, and that of the chunk."""
-    to_middle = _to_middle(summed, sum_ptr, 4)
-    met, scores = _add_square(met, scores, queries, keys, to_middle, 4, 0, HALF, PRECISION)
-    met, scores = _add_square(met, scores, queries, keys, to_middle, 4, 1, HALF, PRECISION)
-    to_middle = _to_middle(summed, sum_ptr, 5)
-    return _add_square(met, scores, queries, keys, to_middle, 5, 0, HALF, PRECISION)
 
 
 @triton.jit
@@ -151,8 +116,6 @@ def factor_channels_kernel(
         query_norms = scale * tl.rsqrt(squares_of_queries + _NORM_EPS)[:, None]
         key_norms = tl.rsqrt(squares_of_keys + _NORM_EPS)[:, None]
         met, scores = tl.zeros([_CHUNK, _CHUNK], tl.float32), tl.zeros([_CHUNK, _CHUNK], tl.float32)
-        near_met = tl.zeros([_CHUNK // _BLOCK, _BLOCK, _BLOCK], tl.float32)
-        near_scores = tl.zeros_like(near_met)
         for first_channel in range(0, BLOCK_X, BLOCK):
             channels = first_channel + each
             in_channels = channels < KEY_DIM
@@ -170,10 +133,7 @@ def factor_channels_kernel(
             summed = tl.load(sum_ptr + within_sums)
             keys = (tl.load(keys_ptr + within, mask=mask, other=0.0) * key_norms).to(HALF)
             queries = (tl.load(queries_ptr + within, mask=mask, other=0.0) * query_norms).to(HALF)
-            near_met, near_scores = _add_near(
-                near_met, near_scores, queries, keys, summed, sum_ptr, HALF, PRECISION
-            )  # fmt: skip
-            met, scores = _add_far(met, scores, queries, keys, summed, sum_ptr, HALF, PRECISION)
+            met, scores = _add_pairs(met, scores, queries, keys, summed, sum_ptr, HALF, PRECISION)
             last = tl.load(sum_ptr + (_CHUNK - 1) * _CHUNK + each)
             since_start, until_end = tl.exp2(summed), tl.exp2(last[None, :] - summed)
             at, in_table = table_ptr + tokens[:, None] * KEY_DIM + channels[None, :], in_channels[None, :]
@@ -182,8 +142,7 @@ def factor_channels_kernel(
             tl.store(at + 2 * size, (queries * since_start).to(dtype), mask=in_table)
             tl.store(decays_ptr + of_chunk * KEY_DIM + channels, tl.exp2(last), mask=in_channels)
         b = tl.load(b_ptr + rows * b_stride + head, mask=in_rows, other=0.0).to(tl.float32)
-        inverse = invert(near_met, met, tl.where(in_rows, sigmoid(b), 0.0), HALF, PRECISION).to(dtype)
-        scores += along_diagonal(near_scores)
+        inverse = invert(met, tl.where(in_rows, sigmoid(b), 0.0), HALF, PRECISION).to(dtype)
         tl.debug_barrier()
         tl.store(square_ptr + within_square, inverse)
         tl.store(square_ptr + _CHUNK * _CHUNK + within_square, scores.to(dtype))

@@ -50,16 +50,14 @@ def along_diagonal(small):
 
 
 @triton.jit
-def invert(small, met, beta, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """``(diag(1 / beta) + A)^-1`` of a strictly lower triangular A ``[64, 64]``.
-
-    `small` are the blocks on A's diagonal, and `met` is A outside of these; what it has there is not read.
+def invert(met, beta, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """``(diag(1 / beta) + A)^-1``, with A the strictly lower triangular `met` ``[64, 64]``.
 
     The inverse grows from the diagonal: to pairs of rows, to blocks of 16, all of them side by side, and to the chunk.
     None of its elements is larger than 1, nor are those of A: so DTYPE may be float16.
     """
     rows, columns = tl.arange(0, _BLOCK)[:, None], tl.arange(0, _BLOCK)[None, :]
-    beta = tl.reshape(beta, [_BLOCKS, _BLOCK])
+    small, beta = diagonal_of(met), tl.reshape(beta, [_BLOCKS, _BLOCK])
     pairs = tl.where(between_halves(_BLOCK, 0)[None], -small * beta[:, None, :], 0.0)
     inverse = (tl.where((rows == columns)[None], 1.0, pairs)) * beta[:, :, None]
     for log2_half in tl.static_range(1, 4):
