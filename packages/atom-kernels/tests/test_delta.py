@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -181,9 +182,9 @@ def test_an_empty_sequence_has_no_state_whatever_its_row_of_the_block_table_hold
         query_start_loc=int32(0, 1, 2), seq_lens=int32(5, 0), block_table=int32(3, 1)[:, None],
         slot_mapping=torch.tensor([4, -1]), num_reqs=2, num_tokens=2, num_decodes=2, max_query_len=1, max_seq_len=5,
     )  # fmt: skip
-    sizes = {"num_key_heads": 1, "num_value_heads": 1, "key_dim": 8, "value_dim": 8, "conv_width": 2}
+    sizes: dict[str, Any] = {"num_key_heads": 1, "num_value_heads": 1, "key_dim": 8, "value_dim": 8, "conv_width": 2}
     plan = select_mixer(DeltaNetProblem(**sizes, dtype="float32"))
-    caches = [cache.fill_(0.5) for cache in plan.layout.allocate(4, "cpu")]
+    caches = tuple(cache.fill_(0.5) for cache in plan.layout.allocate(4, "cpu"))
     before = [cache.clone() for cache in caches]
     weights = {name: torch.ones(spec.shape, dtype=spec.dtype) for name, spec in plan.problem.weights.items()}
     inputs = (torch.ones(2, 24), torch.ones(2, 1), torch.ones(2, 1))

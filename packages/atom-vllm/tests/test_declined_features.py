@@ -182,7 +182,9 @@ def families_that_the_guide_leaves_to_vllm() -> dict[str, str]:
 def test_families_that_the_guide_leaves_to_vllm_are_left_for_that_reason(name: str) -> None:
     takes_more = name.endswith("ForConditionalGeneration")
     asked = config(
-        name, model_config__use_mla="eek" in name or "Dsa" in name or "Kimi" in name, model_config__is_multimodal_model=takes_more
+        name,
+        model_config__use_mla="eek" in name or "Dsa" in name or "Kimi" in name,
+        model_config__is_multimodal_model=takes_more,
     )
     reason = families_that_the_guide_leaves_to_vllm()[name]
     assert why_not_ours(asked) == re.sub("^it ", f"{name} ", reason)

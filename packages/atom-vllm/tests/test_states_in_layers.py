@@ -64,7 +64,8 @@ class InVllm:
         self.pages = torch.full((NUM_PAGES, 1, 1, sum(sizes) + PADDING), -1, dtype=torch.int8)
         self.layer.bind_kv_cache(self.pages)
         spec = SimpleNamespace(block_size=BLOCK)
-        self._builder = self.layer.get_attn_backend().get_builder_cls()(spec, ["layers.0.delta"], config, "cpu")
+        builder = self.layer.get_attn_backend().get_builder_cls()
+        self._builder = builder(spec, ["layers.0.delta"], config, torch.device("cpu"))
 
     def run(self, inputs: tuple[torch.Tensor, ...], geometry: BatchGeometry) -> torch.Tensor:
         metadata = self._builder.build(0, described(geometry))
