@@ -65,14 +65,14 @@ def test_latents_of_published_sizes_generate_what_stock_vllm_does(run_jobs, late
     assert ours.tokens == theirs.tokens
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_moe"])
-def test_delta_nets_generate_what_our_own_engine_does(run_jobs, tiny, family: str) -> None:
-    """Stock vLLM has delta nets for CPUs in bfloat16 alone."""
-    job = {"model": tiny(family), "llm": {"max_model_len": 256}, "num_tokens": NUM_TOKENS}
+def test_qwen3_next_generates_what_our_own_engine_does(run_jobs, tiny) -> None:
+    """Stock vLLM has delta nets for CPUs in bfloat16 alone. Qwen3.5 is tested with pictures."""
+    folder = tiny("qwen3_next")
+    job = {"model": folder, "llm": {"max_model_len": 256}, "num_tokens": NUM_TOKENS}
     [ours] = run_jobs([job], IN_PROCESS)
     assert ours.error is None, ours.log[-4000:]
     assert "to vLLM with atom_vllm.models.model_wrapper:ATOM" in ours.log
-    assert ours.tokens == [own_tokens(tiny(family))]
+    assert ours.tokens == [own_tokens(folder)]
 
 
 def own_tokens(folder: Any) -> list[list[int]]:
