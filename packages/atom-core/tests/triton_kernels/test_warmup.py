@@ -192,13 +192,20 @@ def test_prompts_of_other_lengths_launch_the_kernels_that_were_compiled_while_th
 def test_linears_of_few_rows_are_compiled_for_prompts_where_requests_are_fewer(
     tiny_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Graphs of prompts of 128 tokens have such linears, and a batch has at most 40 requests here."""
-    sizes = set()
+    """Graphs of prompts of 128 tokens have such linears, and the head where log probabilities of prompts are asked for.
+
+    A batch has at most 40 requests here.
+    """
+    run = []
     monkeypatch.setattr(early_compilation, "compile_ahead", lambda work: work())
-    monkeypatch.setattr(early_compilation, "run_step", lambda config, model, lengths, **rest: sizes.add(sum(lengths)))
+    monkeypatch.setattr(
+        early_compilation,
+        "run_step",
+        lambda config, model, lengths, num_logits=None, **rest: run.append((sum(lengths), num_logits)),
+    )
     core, _ = make_core(tiny_family("qwen3"), "full")
     core.close()
-    assert sizes >= set(early_compilation.ROWS_TOLD_APART)
+    assert set(run) >= {(rows, rows) for rows in early_compilation.ROWS_TOLD_APART}
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,21 @@ def largest_step(config: EngineConfig) -> list[int]:
     return [longest] * num_reqs + [last] * (last > 1)
 
 
-def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int], *, sees_ahead: bool = False) -> None:
+def run_step(
+    config: EngineConfig,
+    model: EngineModel,
+    lengths: Sequence[int],
+    *,
+    sees_ahead: bool = False,
+    num_logits: int | None = None,
+) -> None:
     """New prompts of these lengths, or decodes if all are 1.
 
     Args:
         sees_ahead: the step is one whose tokens may see what is behind them.
+        num_logits: tokens that get logits; None for as many as a step samples.
     """
+    num_logits = config.max_num_samples if num_logits is None else num_logits
     geometry = dummy_geometry(lengths, config.cache.block_size, config.device)
     if max(lengths) == 1:
         geometry = replace(geometry, num_decodes=len(lengths))
@@ -38,7 +47,7 @@ def run_step(config: EngineConfig, model: EngineModel, lengths: Sequence[int], *
     input_ids, geometries = torch.zeros_like(positions), (geometry,) * model.num_groups
     states = model.forward(input_ids, positions, geometries)
     if model.stage.is_last and not config.model.is_encoder:
-        model.compute_whole_logits(states.hidden_TD[: config.max_num_samples])
+        model.compute_whole_logits(states.hidden_TD[:num_logits])
     if (draft := model.draft) is not None:
         features_TD = draft.model.features(states.hidden_TD, states.aux)
         draft.guess(draft.forward(input_ids, positions, features_TD, geometries)[: config.scheduler.max_num_seqs])

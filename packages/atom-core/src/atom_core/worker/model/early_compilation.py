@@ -83,10 +83,12 @@ class EarlyCompilation:
 
         def run() -> None:
             for num_rows in ROWS_TOLD_APART:
-                # Where requests are fewer, prompts have as many: some of their steps are captured too.
+                # Where requests are fewer, prompts have as many: some of their steps are captured too, and where their
+                # log probabilities are asked for, each token has logits.
                 is_decode = num_rows <= self._config.scheduler.max_num_seqs
                 if is_decode or num_rows <= largest:
-                    run_step(self._config, self._model, [1] * num_rows if is_decode else [num_rows])
+                    lengths = [1] * num_rows if is_decode else [num_rows]
+                    run_step(self._config, self._model, lengths, num_logits=num_rows)
             for num_tokens in self._model.sizes_told_apart(largest):
                 run_step(self._config, self._model, [num_tokens])
             self._draw_for_padding(Drawing.FILTERED)
