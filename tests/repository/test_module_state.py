@@ -60,6 +60,7 @@ CACHES = {
     "atom_models/requirements/cache.py: _layout": "The layout of a problem's cache on a platform.",
     "atom_vllm/mixers/cache_view.py: _plan": "The plan of a problem on a platform.",
     "atom_vllm/mixers/keys_apart.py: _plan": "The plan of a problem on a platform.",
+    "atom_vllm/mixers/state_layer.py: plan_states": "The plan of a problem on a platform.",
     "atom_vllm/mixers/latent_attention.py: plan_latent": "The plan of a problem.",
     "atom_vllm/models/model_wrapper.py: _make_class": "vLLM's class of an architecture, as vLLM gets it from us.",
     "atom_vllm/platform.py: make_platform": "vLLM's class of this platform, as vLLM gets it from us.",

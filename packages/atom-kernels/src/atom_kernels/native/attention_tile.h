@@ -119,7 +119,7 @@ INLINE vf multiply_add(vf acc, const word *a, const word *b) {
 #else
     float scalar;
     memcpy(&scalar, a, 4);
-    return acc + scalar * vf_load((const float *)b);
+    return vf_fma(vf_set(scalar), vf_load((const float *)b), acc);
 #endif
 }
 
