@@ -75,6 +75,22 @@ def test_qwen3_next_generates_what_our_own_engine_does(run_jobs, tiny) -> None:
     assert ours.tokens == [own_tokens(folder)]
 
 
+def test_chunks_preemption_tracing_and_states_behind_prefixes_change_nothing(run_jobs, tiny) -> None:
+    folder, usual = tiny("qwen3_next"), {"max_model_len": 256, "enable_prefix_caching": False}
+    chunks = {"max_num_batched_tokens": 64, "enable_chunked_prefill": True}
+    changes = [chunks, {"num_gpu_blocks_override": 14}, {"enforce_eager": False}]
+    jobs = [{"model": folder, "llm": usual | change, "num_tokens": NUM_TOKENS} for change in changes]
+    prefixes = usual | {"enable_prefix_caching": True, "block_size": 32}
+    jobs.append({"model": folder, "llm": prefixes, "num_tokens": NUM_TOKENS, "rounds": 2})
+    outcomes = run_jobs(jobs, IN_PROCESS | {"ATOM_VLLM_COMPILE": "1", "VLLM_CPU_CI_ENV": "1"})
+    expected = own_tokens(folder)
+    for outcome in outcomes:
+        assert outcome.error is None, outcome.log[-4000:]
+        assert outcome.tokens in ([expected], [expected] * 2)
+        assert "to vLLM with atom_vllm.models.model_wrapper:ATOMMoEForCausalLM" in outcome.log
+    assert max(outcomes[-1].cached[1]) > 64
+
+
 def own_tokens(folder: Any) -> list[list[int]]:
     with LLMEngine(str(folder), dtype="float32", skip_tokenizer_init=True) as engine:
         params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
