@@ -25,7 +25,7 @@ static int way_of(int kind, const weights_t *weights) {
 /* What codes of four bits stand for before zeros, scales and minima. */
 static __m512 numbers_of(int kind, int way) {
     __m512 codes = (__m512)vf_iota();
-    if (kind == E2M1) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)doubled_e2m1)));
+    if (kind == E2M1) return _mm512_loadu_ps(doubled_e2m1);
     return way == LOOKED_UP ? _mm512_sub_ps(codes, _mm512_set1_ps(8.0f)) : codes;
 }
 
