@@ -103,7 +103,7 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
 def _bind(problem: LinearProblem, packed: Any) -> Callable[..., torch.Tensor]:
     multiplied = _multiplied(problem)
     name = _FUNCTIONS[multiplied]
-    library = load_native("linear_quantized", {name: "lpppppppllll->l", f"adapted_{name}": "lpppppppllllpp->l"})
+    library = load_native("linear_quantized", {name: "lppppppppllll->l", f"adapted_{name}": "lppppppppllllpp->l"})
     function, adapted = getattr(library, name), getattr(library, f"adapted_{name}")
     names = ("codes", "scale", "minimum", "zero", "bias")
     pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
@@ -117,7 +117,9 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[..., torch.Tensor]:
         rows = x.to(multiplied).contiguous()
         num_rows = x.numel() // k
         out = torch.empty(num_rows, n)
-        arguments = (kind, rows.data_ptr(), *pointers, out.data_ptr(), num_rows, k, n, group)
+        rounded = torch.empty(num_rows, n, dtype=out_dtype) if out_dtype is torch.bfloat16 else None
+        results = (out.data_ptr(), None if rounded is None else rounded.data_ptr())
+        arguments = (kind, rows.data_ptr(), *pointers, *results, num_rows, k, n, group)
         matrices = None if low_rank is None else low_rank.in_c
         if low_rank is None or matrices is None or matrices.kind != adapters:
             done = function(*arguments)
@@ -128,7 +130,8 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[..., torch.Tensor]:
         if low_rank is not None:
             # The kernel multiplies in another dtype than the adapters have.
             low_rank.add(out, x)
-        return out.to(out_dtype).view(*x.shape[:-1], n)
+            rounded = None
+        return (out.to(out_dtype) if rounded is None else rounded).view(*x.shape[:-1], n)
 
     return run
 

@@ -29,6 +29,17 @@
 #else
 #define MAX_MR 2
 #endif
+/* Up to so many rows of x, reading the weight takes as long as arithmetic: its panels are small, and while one is
+ * multiplied the next one is on its way to the L2. */
+#if VL == 16
+#define STREAMED_ROWS 32
+#define STREAMED_PANEL_ROWS 32
+#else
+#define STREAMED_ROWS 0
+#define STREAMED_PANEL_ROWS PANEL_ROWS
+#endif
+/* A stream of weights is asked for so many bytes before they are needed: memory answers after about that many. */
+#define BYTES_AHEAD 4096
 /* From so many rows of x on, arithmetic takes longer than reading the weight, and three pass at a time (if VL is 8). */
 #define MANY_ROWS 12
 

@@ -1,5 +1,5 @@
 /* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] with weights of eight or four bits and scales; x in float32, or in bfloat16
- * where the CPU multiplies it, sums and out in float32.
+ * where the CPU multiplies it, sums in float32; out in float32, and in bfloat16 where it is asked for.
  *
  * For few rows of x, weights are multiplied in the registers that they are decoded into. For more, each thread decodes a
  * panel of weight rows, which stays in its caches, and multiplies it as `linear.h` does. Both add in the order of
@@ -68,8 +68,8 @@ static const int64_t max_few_rows_bf16 = 8;
 #undef LINEAR
 #else
 int64_t linear_quantized_bf16(int64_t kind, const bf16 *x, const uint8_t *codes, const float *scale, const float *minimum,
-                              const uint8_t *zero, const bf16 *bias, float *out, int64_t m_size, int64_t k_size,
-                              int64_t n_size, int64_t group) {
+                              const uint8_t *zero, const bf16 *bias, float *out, bf16 *rounded, int64_t m_size,
+                              int64_t k_size, int64_t n_size, int64_t group) {
     return 0;
 }
 #endif

@@ -7,7 +7,8 @@
  * What depends on OUT (and NAME) is undefined again at the end: elements of T may go out as others. */
 
 /* The products of NR rows of weight with MR rows of x, [m * NR + n], over `k_size` elements of rows that lie `stride`
- * apart. `ahead` asks for the weight that many rows further on: few streams alone do not keep the memory busy. */
+ * apart. `ahead` asks for the weight that many rows further on: few streams alone do not keep the memory busy. What is more
+ * than a tile ahead goes to the L2. */
 INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const *x_row, const T *weight, int64_t k_size,
                      int64_t stride) {
     vf sums[TILE];
@@ -25,7 +26,13 @@ INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const
             for (int n = first; n < first + abreast; n++) {
                 VEC w = LOAD(weight + n * stride + k);
                 KEEP(w);
-                if (ahead) __builtin_prefetch(weight + (n + ahead) * stride + k);
+                const T *further = weight + (n + ahead) * stride + k;
+                if (ahead > TILE)
+                    __builtin_prefetch(further, 0, 2);
+                else if (ahead)
+                    __builtin_prefetch(further);
+                else if (abreast == 1)
+                    __builtin_prefetch((const char *)further + BYTES_AHEAD);
                 for (int m = 0; m < MR; m++) sums[m * NR + n] = DOT(sums[m * NR + n], xs[m], w);
             }
         }
@@ -119,8 +126,9 @@ INLINE void NAME(three_rows)(const int ahead, const T *x, const T *weight, const
 }
 #endif
 
+/* The same for all rows of x. Behind the first of them, `next` asks for the weight that many rows further on. */
 static void NAME(panel)(const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to, int64_t m_size,
-                        int64_t k_size, int64_t n_size) {
+                        int64_t k_size, int64_t n_size, const int next) {
     int64_t m = 0;
 #if VL == 8
     if (m_size >= MANY_ROWS)
@@ -139,7 +147,7 @@ static void NAME(panel)(const T *x, const T *weight, const T *bias, OUT *out, in
             NAME(block)(TILE / MAX_MR, MAX_MR, TILE / MAX_MR, x_block, weight, bias, out_block, from, to, rows, k_size,
                         n_size);
         else
-            NAME(block)(TILE / MAX_MR, MAX_MR, 0, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
+            NAME(block)(TILE / MAX_MR, MAX_MR, next, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
     }
 }
 
@@ -159,9 +167,11 @@ static OUT NAME(single)(const T *x, const T *weight, const T *bias, int64_t k_si
 static void NAME(outputs)(const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to, int64_t m_size,
                           int64_t k_size, int64_t n_size) {
     int64_t tiled = to / TILE * TILE, rows = PANEL_BYTES / ((int64_t)sizeof(T) * k_size) / TILE * TILE;
-    rows = rows > PANEL_ROWS ? PANEL_ROWS : rows < TILE ? TILE : rows;
+    const int few = m_size <= STREAMED_ROWS, most_rows = few ? STREAMED_PANEL_ROWS : PANEL_ROWS;
+    rows = rows > most_rows ? most_rows : rows < TILE ? TILE : rows;
     for (; from < tiled; from += rows)
-        NAME(panel)(x, weight, bias, out, from, from + rows < tiled ? from + rows : tiled, m_size, k_size, n_size);
+        NAME(panel)(x, weight, bias, out, from, from + rows < tiled ? from + rows : tiled, m_size, k_size, n_size,
+                    few ? (int)rows : 0);
     for (int64_t m = 0; m < m_size; m++)
         for (int64_t n = tiled; n < to; n++)
             out[m * n_size + n] = NAME(single)(x + m * k_size, weight + n * k_size, bias ? bias + n : 0, k_size);

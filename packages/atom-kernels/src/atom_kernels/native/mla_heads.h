@@ -22,7 +22,7 @@ void NAME(head_products)(const T *x, const T *weight, T *out, int64_t rows, int6
             for (int64_t m = 0; m < count; m++) memcpy(copy + m * k_size, in + m * x_row, k_size * sizeof(T));
             in = copy;
         }
-        if (whole) NAME(panel)(in, w, 0, to, 0, whole, count, k_size, out_row);
+        if (whole) NAME(panel)(in, w, 0, to, 0, whole, count, k_size, out_row, 0);
         for (int64_t m = 0; m < count; m++)
             for (int64_t n = whole; n < width; n++)
                 to[m * out_row + n] = NAME(single)(in + m * k_size, w + n * k_size, 0, k_size);

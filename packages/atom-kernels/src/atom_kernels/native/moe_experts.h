@@ -10,7 +10,7 @@
 INLINE int64_t NAME(multiply)(const T *x, const T *weight, const T *bias, T *out, int64_t from, int64_t to, int64_t rows,
                           int64_t k_size, int64_t n_size) {
     int64_t whole = from + (to - from) / TILE * TILE;
-    if (whole > from) NAME(panel)(x, weight, bias, out, from, whole, rows, k_size, n_size);
+    if (whole > from) NAME(panel)(x, weight, bias, out, from, whole, rows, k_size, n_size, 0);
     for (int64_t m = 0; m < rows; m++)
         for (int64_t n = whole; n < to; n++)
             out[m * n_size + n] = NAME(single)(x + m * k_size, weight + n * k_size, bias ? bias + n : 0, k_size);

@@ -6,8 +6,6 @@
 
 /* Rows of weight that are decoded beside each other. */
 #define ROWS_AT_ONCE 4
-/* Codes are asked for so many bytes before they are needed: memory answers after about that many. */
-#define BYTES_AHEAD 4096
 
 /* How codes become weights: four bits look their numbers up, of which something may be added or taken away. */
 enum { LOOKED_UP, LOOKED_UP_MINUS_ZERO, LOOKED_UP_PLUS_MINIMUM, WHOLE, WHOLE_PLUS_MINIMUM, FLOAT8 };

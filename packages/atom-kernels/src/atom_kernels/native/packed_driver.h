@@ -14,7 +14,7 @@ static int64_t NAME(outputs_quantized)(int kind, const weights_t *weights, const
     for (; !few && from < tiled; from += rows) {
         int64_t end = from + rows < tiled ? from + rows : tiled;
         NAME(decode)(kind, weights, from, end, panel);
-        LINEAR(panel)(x, panel - from * k_size, bias, out, from, end, m_size, k_size, n_size);
+        LINEAR(panel)(x, panel - from * k_size, bias, out, from, end, m_size, k_size, n_size, 0);
     }
     if (tiled < to) {
         NAME(decode)(kind, weights, tiled, to, panel);
@@ -26,10 +26,19 @@ static int64_t NAME(outputs_quantized)(int kind, const weights_t *weights, const
     return 1;
 }
 
-/* Returns whether there was memory for the panels. */
+/* Rounds a thread's outputs of all rows of x, where `rounded` is asked for. */
+static void NAME(round_share)(const float *out, bf16 *rounded, int64_t m_size, int64_t n_size, int64_t from, int64_t to) {
+    for (int64_t m = 0; rounded && m < m_size; m++) {
+        int64_t n = m * n_size + from, end = m * n_size + to;
+        for (; n + VL <= end; n += VL) vf_store_bf16(rounded + n, vf_load(out + n));
+        for (; n < end; n++) rounded[n] = float_to_bf16(out[n]);
+    }
+}
+
+/* Returns whether there was memory for the panels. `rounded`: out in bfloat16 too; or null. */
 int64_t NAME(linear_quantized)(int64_t kind, const T *x, const uint8_t *codes, const float *scale, const float *minimum,
-                               const uint8_t *zero, const T *bias, float *out, int64_t m_size, int64_t k_size,
-                               int64_t n_size, int64_t group) {
+                               const uint8_t *zero, const T *bias, float *out, bf16 *rounded, int64_t m_size,
+                               int64_t k_size, int64_t n_size, int64_t group) {
     const weights_t weights = {codes, scale, minimum, zero, k_size, group};
     int64_t failed = 0;
 #pragma omp parallel reduction(| : failed) if (n_size * k_size > PARALLEL_ELEMENTS)
@@ -37,6 +46,7 @@ int64_t NAME(linear_quantized)(int64_t kind, const T *x, const uint8_t *codes, c
         int64_t from, to;
         outputs_of_thread(n_size, &from, &to);
         failed |= !NAME(outputs_quantized)((int)kind, &weights, x, bias, out, m_size, n_size, from, to);
+        NAME(round_share)(out, rounded, m_size, n_size, from, to);
     }
     return !failed;
 }
@@ -44,7 +54,7 @@ int64_t NAME(linear_quantized)(int64_t kind, const T *x, const uint8_t *codes, c
 /* The same, and what low-rank adapters add, as in `linear.c`. */
 int64_t NAME(adapted_linear_quantized)(int64_t kind, const T *x, const uint8_t *codes, const float *scale,
                                        const float *minimum, const uint8_t *zero, const T *bias, float *out,
-                                       int64_t m_size, int64_t k_size, int64_t n_size, int64_t group,
+                                       bf16 *rounded, int64_t m_size, int64_t k_size, int64_t n_size, int64_t group,
                                        const int64_t *places, const matrices_t *of) {
     const weights_t weights = {codes, scale, minimum, zero, k_size, group};
     float inner[m_size * of->parts * of->rank];
@@ -57,6 +67,7 @@ int64_t NAME(adapted_linear_quantized)(int64_t kind, const T *x, const uint8_t *
         NAME(shrink_share)(of, places, m_size, x, k_size, inner);
 #pragma omp barrier
         EXPAND_SHARE(of, places, m_size, inner, out, n_size, from, to);
+        NAME(round_share)(out, rounded, m_size, n_size, from, to);
     }
     return !failed;
 }
