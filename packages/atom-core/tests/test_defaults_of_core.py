@@ -53,6 +53,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "level": 0,
         "graph_mode": "none",
         "graphs_required": False,
+        "records_decodes": False,
         "batch_invariant": False,
         "warmup": "none",
     },

@@ -255,7 +255,7 @@ class EngineArgs:
         minimum=1,
         maximum=65535,
     )
-    enforce_eager: bool = _compile(False, "Capture no graphs: every step is launched kernel by kernel.")
+    enforce_eager: bool = _compile(False, "Capture no graphs, and record no steps on a CPU: call kernels one by one.")
     level: int = _compile(
         0,
         "Compilation level: 0 eager, 1 traced as one graph, 2 compiled by inductor, 3 compiled between attentions.",

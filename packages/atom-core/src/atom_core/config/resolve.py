@@ -225,7 +225,13 @@ def _compile(args: EngineArgs, platform: Platform, choices: list[str]) -> Compil
     if has_graphs and args.enable_dp_attention:
         choices.append("cudagraph_mode = none: steps have as many rows as the largest of other engines")
     if not has_graphs or args.enforce_eager or args.enable_dp_attention or args.cudagraph_mode == "none":
-        return CompileConfig(level=args.level, batch_invariant=args.batch_invariant, warmup=warmup)
+        is_alone = args.tensor_parallel_size == args.pipeline_parallel_size == 1 and not args.enable_dp_attention
+        return CompileConfig(
+            level=args.level,
+            records_decodes=not (has_graphs or args.enforce_eager or args.level) and is_alone,
+            batch_invariant=args.batch_invariant,
+            warmup=warmup,
+        )
     sizes = args.cudagraph_capture_sizes or default_capture_sizes(args.max_num_seqs)
     if max(sizes) > args.max_num_seqs:
         raise ConfigError(

@@ -167,12 +167,14 @@ class CompileConfig:
         warmup: when is compiled and captured what steps will need: "full" before the engine is ready, "background"
             between steps, "none" when a step needs it.
         graphs_required: they were asked for, so the engine does not go on without them.
+        records_decodes: on a CPU, decode steps are recorded once and replayed (`RecordedDecodes`).
     """
 
     level: int = 0
     graph_mode: GraphMode = "none"
     capture_sizes: tuple[int, ...] = ()
     graphs_required: bool = False
+    records_decodes: bool = False
     batch_invariant: bool = False
     warmup: Warmup = "none"
 

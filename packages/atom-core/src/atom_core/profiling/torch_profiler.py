@@ -145,6 +145,11 @@ class TorchProfiler:
         return watched  # type: ignore[return-value]
 
     @property
+    def is_marking(self) -> bool:
+        """Whether a trace that is being recorded names modules."""
+        return self._marks is not None
+
+    @property
     def folder(self) -> Path:
         """Where this rank's traces go."""
         return Path(self._config.directory or ".") / self._name

@@ -100,7 +100,9 @@ class RunningModel:
         capture = capture or device.make_capture()
         if capture is not None:
             capture = profiler.around_captures(capture)
-        self.states, self.sampler, self.steps, self._drafter = make_steps(config, self.model, loaded, capture)
+        self.states, self.sampler, self.steps, self._drafter = make_steps(
+            config, self.model, loaded, capture, is_marked=lambda: profiler.is_marking
+        )
         self._pooler, self._embeds = Pooler(self.model.classify), False
         self.pictures = _pictures(config, self.steps)
         # A step with nothing to compute stands for itself.

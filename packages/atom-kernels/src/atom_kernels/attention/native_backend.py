@@ -122,6 +122,8 @@ class Launch:
 class NativeAttention(MixerRunner):
     """Calls the C kernels of one dtype."""
 
+    capturable = True
+
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem
         self.layout = layout

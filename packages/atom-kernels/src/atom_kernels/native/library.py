@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from atom_kernels import settings
 from atom_kernels.host_threads.openmp import torch_openmp
 from atom_kernels.native.compiler import CompileError, compiled_library
+from atom_kernels.recording import recordable
 
 # One letter an argument, in signatures such as "pplf".
 _C_TYPES = {
@@ -45,7 +46,7 @@ def load_native(name: str, signatures: Mapping[str, str]) -> SimpleNamespace:
         function = library[function_name]
         function.argtypes = [_C_TYPES[letter] for letter in arguments]
         function.restype = _C_TYPES[result] if result else None
-        functions[function_name] = function
+        functions[function_name] = recordable(function)
     return SimpleNamespace(**functions)
 
 

@@ -30,6 +30,7 @@ class LoadedAdapters:
     Attributes:
         linears: inputs and outputs, over all ranks, of each linear that takes adapters, by its name.
         fixed: as given.
+        num_changes: adapters that came and went; unless they are fixed, matrices lie elsewhere after each.
 
     Raises:
         AdapterError: none of its linears takes adapters.
@@ -40,6 +41,7 @@ class LoadedAdapters:
     ) -> None:
         self._device, self._dtype = context.device, context.dtype
         self._max_loras, self._max_rank, self.fixed = max_loras, max_rank, fixed
+        self.num_changes = 0
         linears = (module.adapted for module in model.modules() if isinstance(module, Linear))
         self._linears: list[AdaptedLinear] = [adapted for adapted in linears if adapted is not None]
         self.linears = {part.name: part.shape for linear in self._linears for part in linear.parts}
@@ -83,6 +85,7 @@ class LoadedAdapters:
         if not free:
             raise AdapterError(f"{self._max_loras} adapters are loaded, as many as there is room for")
         self._places[adapter_id] = place = min(free)
+        self.num_changes += 1
         try:
             for linear in self._linears:
                 linear.attach(place, adapter)
@@ -96,6 +99,7 @@ class LoadedAdapters:
         self._loaded.pop(adapter_id, None)
         place = self._places.pop(adapter_id, None)
         if place is not None:
+            self.num_changes += 1
             for linear in self._linears:
                 linear.detach(place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from atom_core.config.sections import EngineConfig
@@ -17,6 +18,7 @@ from atom_core.worker.sampling.sampler import Sampler
 from atom_core.worker.steps.device_steps import DeviceSteps
 from atom_core.worker.steps.host_steps import HostSteps
 from atom_core.worker.steps.protocol import Steps
+from atom_core.worker.steps.recorded_decodes import RecordedDecodes
 
 
 class StepParts(NamedTuple):
@@ -35,8 +37,17 @@ class StepParts(NamedTuple):
     drafter: ModelDrafter | None
 
 
-def make_steps(config: EngineConfig, model: EngineModel, loaded: LoadReport, capture: Capture | None) -> StepParts:
-    """The parts for `model` over its cache; without `capture` there are no graphs, and the host builds batches."""
+def make_steps(
+    config: EngineConfig,
+    model: EngineModel,
+    loaded: LoadReport,
+    capture: Capture | None,
+    is_marked: Callable[[], bool] = lambda: False,
+) -> StepParts:
+    """The parts for `model` over its cache; without `capture` there are no graphs, and the host builds batches.
+
+    While `is_marked` says that a trace names layers, these are called one by one.
+    """
     max_num_seqs, max_model_len = config.scheduler.max_num_seqs, loaded.size.max_model_len
     num_groups, block_size = len(loaded.pages.groups), config.cache.block_size
 
@@ -53,7 +64,12 @@ def make_steps(config: EngineConfig, model: EngineModel, loaded: LoadReport, cap
     if capture is None:
         on_host = HostTables(max_num_seqs, max_model_len, **size)
         states, sampler, drafter = make_parts(on_host)
-        return StepParts(states, sampler, HostSteps(model, on_host, block_size), drafter)
+        recorded = None
+        if config.compile.records_decodes:
+            recorded = RecordedDecodes(
+                model, max_blocks=-(-max_model_len // block_size), max_seq_len=max_model_len, is_marked=is_marked
+            )
+        return StepParts(states, sampler, HostSteps(model, on_host, block_size, recorded), drafter)
     tables = DeviceTables(max_num_seqs, max_model_len, device=config.device, **size)
     states, sampler, drafter = make_parts(tables)
     steps = DeviceSteps(

@@ -12,6 +12,7 @@ from atom_core.worker.model.engine_model import EngineModel, LayerStates
 from atom_core.worker.requests.host_tables import HostTables
 from atom_core.worker.steps.batch import ModelInput, StepRows, build_input
 from atom_core.worker.steps.protocol import WholeStep
+from atom_core.worker.steps.recorded_decodes import RecordedDecodes
 
 if TYPE_CHECKING:
     from atom_core.worker.vision.sight import Sight
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
 
 
 class HostSteps:
-    """`Steps` that are computed as they come; there are no graphs."""
+    """`Steps` whose batches the host builds.
 
-    def __init__(self, model: EngineModel, tables: HostTables, block_size: int) -> None:
-        self._model, self._tables, self._block_size = model, tables, block_size
+    Args:
+        recorded: runs decodes that it has recorded; None runs every step as it comes.
+    """
+
+    def __init__(
+        self, model: EngineModel, tables: HostTables, block_size: int, recorded: RecordedDecodes | None = None
+    ) -> None:
+        self._model, self._tables, self._block_size, self._recorded = model, tables, block_size, recorded
         self.choices = ()
         self.is_preparing = self.launches_kernels = False
         self.num_late_captures = 0
@@ -44,6 +51,8 @@ class HostSteps:
 
     def run_layers(self, batch: ModelInput) -> LayerStates:
         """See `Steps`."""
+        if self._recorded is not None and (states := self._recorded.run(batch)) is not None:
+            return states
         return self._model.forward(
             batch.input_ids,
             batch.model_positions,

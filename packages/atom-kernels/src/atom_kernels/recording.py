@@ -1,0 +1,157 @@
+"""Work of a CPU that is recorded once, and then done again without the Python around it.
+
+A decode step of a small model calls hundreds of kernels that take microseconds each, and to get from one to the next
+takes Python as long. What it calls is the same each time, over the same memory: calls of C kernels and a few of torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_Call = tuple[Callable[..., Any], Sequence[Any], Any]
+_recording: ContextVar[_Recording | None] = ContextVar("recording", default=None)
+# Tensors are aligned as torch's own are.
+_ALIGNMENT = 64
+_ALLOCATIONS = frozenset(
+    {
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.empty_like.default,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten.new_empty.default,
+        torch.ops.aten.new_empty_strided.default,
+    }
+)
+_COPIES = frozenset(
+    {
+        torch.ops.aten._to_copy.default,
+        torch.ops.aten.clone.default,
+        torch.ops.aten.contiguous.default,
+        torch.ops.aten.to.dtype,
+    }
+)
+
+
+class RecordedWork:
+    """Calls in their order, over memory that is theirs.
+
+    Attributes:
+        outputs: what the work returned; each `replay` writes it anew.
+    """
+
+    def __init__(self, outputs: Any, calls: Sequence[_Call], memory: Sequence[np.ndarray]) -> None:
+        self.outputs, self._calls, self._memory = outputs, calls, memory
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of that memory."""
+        return sum(place.nbytes for place in self._memory)
+
+    def replay(self) -> None:
+        """Do the work again, over what its inputs hold now.
+
+        Raises:
+            MemoryError: a kernel had no memory.
+        """
+        for function, arguments, answer in self._calls:
+            if function(*arguments) != answer:
+                raise MemoryError("a recorded kernel found no memory for what it unpacks")
+
+
+def record(work: Callable[[], Any]) -> RecordedWork:
+    """Do `work` once, and record which kernels and operators of torch it calls.
+
+    It must read its inputs from the same memory each time, and decide nothing by what they hold. Other threads may work
+    meanwhile: theirs is not recorded.
+    """
+    recording = _Recording()
+    before = _recording.set(recording)
+    try:
+        with recording:
+            outputs = work()
+    finally:
+        _recording.reset(before)
+    return RecordedWork(outputs, recording.calls, recording.memory)
+
+
+def recordable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of C, by whose calls work is recorded."""
+
+    def call(*arguments: Any) -> Any:
+        answer = function(*arguments)
+        recording = _recording.get()
+        if recording is not None:
+            recording.calls.append((function, arguments, answer))
+        return answer
+
+    return call
+
+
+class _Recording(TorchDispatchMode):
+    """Sees what torch is asked for, and gives tensors memory that stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_Call] = []
+        self.memory: list[np.ndarray] = []
+        self._free: dict[int, list[np.ndarray]] = {}
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = operator(*args, **kwargs)
+        if operator in _ALLOCATIONS:
+            return self._placed(result)
+        if operator._schema.is_mutable:
+            self._add(lambda: operator(*args, **kwargs))
+            return result
+        known = {_address(each) for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)}
+        made = [each for each in _tensors(result) if _address(each) not in known]
+        if made and operator in _COPIES:
+            self._add(lambda: result.copy_(args[0]))
+        elif made:
+            self._add(lambda: _overwrite(_tensors(result), _tensors(operator(*args, **kwargs))))
+        return result
+
+    def _add(self, call: Callable[[], Any]) -> None:
+        def run() -> None:
+            call()
+
+        self.calls.append((run, (), None))
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same in memory of the recording, which another tensor gets once nothing looks at this one any more."""
+        size = tensor.untyped_storage().nbytes()
+        if not size:
+            return tensor
+        free = self._free.setdefault(size, [])
+        place = free.pop() if free else self._allocate(size)
+        lent = place[:]
+        weakref.finalize(lent, free.append, place).atexit = False
+        return torch.from_numpy(lent).view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+
+    def _allocate(self, size: int) -> np.ndarray:
+        whole = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+        begin = -whole.ctypes.data % _ALIGNMENT
+        self.memory.append(whole)
+        return whole[begin : begin + size]
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else [each for each in result if isinstance(each, torch.Tensor)]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _overwrite(old: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> None:
+    for one, other in zip(old, new, strict=True):
+        one.copy_(other)
