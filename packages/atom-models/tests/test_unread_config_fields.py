@@ -127,6 +127,7 @@ NO_SUCH_PART: dict[str, Any] = {
 # Types of models that write no text.
 _MODEL_TYPES = {"Bert": "bert", "ModernBert": "modernbert", "Qwen3": "qwen3", "Roberta": "roberta"}
 _MODEL_TYPES |= {"CLIP": "clip_text_model", "Siglip": "siglip_text_model", "XLMRoberta": "xlm-roberta"}
+_MODEL_TYPES |= {"JinaEmbeddingsV3": "jina_embeddings_v3"}
 
 
 def class_of(architecture: str) -> Any:
