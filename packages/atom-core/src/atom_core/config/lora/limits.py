@@ -18,7 +18,7 @@ def read_lora(args: EngineArgs, tasks: Sequence[Task] = ()) -> LoRAConfig | None
     """The limits of adapters; None where none can be loaded.
 
     Args:
-        tasks: those whose adapters come with the model, beside what the settings ask for.
+        tasks: adapters that come with the model, beside what the settings ask for.
 
     Raises:
         ConfigError: a setting that does not go with adapters, or more adapters than may be loaded.
