@@ -105,11 +105,11 @@ def test_each_row_gets_what_its_own_adapter_adds(kind, fixed, num_others):
 @pytest.mark.parametrize("num_others", [0, MOST_TOGETHER], ids=["few rows", "many rows"])
 def test_each_row_of_a_table_gets_what_its_own_adapter_adds(num_others):
     table = make_layer(lambda context: VocabularyEmbedding(12, 8, context, prefix="e.words", adaptable=True))
-    adapters = {2: random_adapter(table, 0), 5: random_adapter(table, 1)}
+    adapters = {1: random_adapter(table, 0), 5: random_adapter(table, 1)}
     for adapter_id, adapter in adapters.items():
         table.adapted.attach(adapter_id, adapter)
     # The last one has a place that no adapter of this table was in.
-    ids = [2, 0, 5, 2, 5, *[0] * num_others, 6]
+    ids = [1, 0, 5, 1, 5, *[0] * num_others, 6]
     rows = torch.arange(len(ids)) * 7 % 12
     expected = table(rows)
     for place, (adapter_id, row) in enumerate(zip(ids, rows.tolist(), strict=True)):
