@@ -102,6 +102,14 @@ def _modules_of_transformers(module: str, b: torch.Tensor) -> dict[str, torch.Te
     return {module.replace("mixer.Wqkv", f"self_attn.{part}_proj"): rows for part, rows in parts}
 
 
+def name_own_code(folder: Path) -> None:
+    """Names the code of Jina's that reads the checkpoint elsewhere, as the published files do."""
+    modules = json.loads((folder / "modules.json").read_text())
+    write_json(folder / "modules.json", [modules[0] | {"type": "custom_st.Transformer"}, *modules[1:]])
+    code = "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA"
+    rewrite_config(folder, auto_map={"AutoModel": code})
+
+
 def make_jina(folder: Path, layout: str) -> AllTasks:
     """A checkpoint with tasks in one of both layouts, "jina" or "transformers", and its modules of vectors."""
     make_encoder(FAMILY, folder)
@@ -111,5 +119,7 @@ def make_jina(folder: Path, layout: str) -> AllTasks:
     else:
         write_peft(folder, adapters)
     write_modules(folder, "mean_tokens", normalizes=True)
+    if layout == "jina":
+        name_own_code(folder)
     write_json(folder / "config_sentence_transformers.json", {"prompts": TASKS, "default_prompt_name": None})
     return adapters

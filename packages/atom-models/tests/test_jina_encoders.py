@@ -84,19 +84,11 @@ def test_scores_of_xlm_r_under_jinas_names_are_those_of_xlm_r(tmp_path: Path):
     make_encoder("xlm-roberta", tmp_path, labels=1)
     plain = load_model(tmp_path, "float32", progress=False)
     pooled = [one[:1] for one in plain.hidden_states(TEXTS)]
-    tensors: dict[str, torch.Tensor] = {}
-    packed: dict[str, list[torch.Tensor]] = {}
-    for name, tensor in load_file(tmp_path / "model.safetensors").items():
-        stem, _, last = name.rpartition(".")
-        if ".attention.self." in name:
-            parent = stem.rpartition(".attention.self.")[0]
-            packed.setdefault(f"{renamed(parent, JINA)}.mixer.Wqkv.{last}", []).append((stem, tensor))
-        else:
-            tensors[renamed(name, JINA) if "classifier" not in name else name] = tensor
-    order = ("query", "key", "value")
-    for name, parts in packed.items():
-        by_name = {stem.rpartition(".")[2]: tensor for stem, tensor in parts}
-        tensors[name] = torch.cat([by_name[part] for part in order])
+    stored = load_file(tmp_path / "model.safetensors")
+    tensors = {renamed(name, JINA): tensor for name, tensor in stored.items() if ".attention.self." not in name}
+    for name in [name for name in stored if ".attention.self.query." in name]:
+        parts = [stored[name.replace("query", part)] for part in ("query", "key", "value")]
+        tensors[renamed(name.replace("attention.self.query", "mixer.Wqkv"), JINA)] = torch.cat(parts)
     save_file(tensors, tmp_path / "model.safetensors")
     under_other_names = load_model(tmp_path, "float32", progress=False)
     for ours, own in zip(under_other_names.hidden_states(TEXTS), pooled, strict=True):
