@@ -9,6 +9,7 @@ import torch
 
 from atom_core import InvalidRequestError, LLMEngine
 from atom_core.config.options import ConfigError
+from atom_core.errors import AdapterError
 from tiny_encoders import make_encoder, rewrite_config
 from tiny_jina import FAMILY, TASKS, make_jina, merged
 
@@ -79,6 +80,8 @@ def test_ranks_share_a_model_and_its_tasks(expected, tmp_path: Path):
     ("fields", "says"),
     [
         ({"lora_adaptations": "all"}, "lora_adaptations is 'all'; it must list the tasks"),
+        ({"lora_adaptations": ["all of them", *TASKS]}, "a task of the model is 'all of them'; allowed are 1 to 128"),
+        ({"lora_adaptations": [*TASKS, "separation"]}, "the adapter 'separation' is loaded already"),
         ({"lora_rank": 0}, "lora_rank is 0; it must be above 0"),
         ({"lora_alpha": "one"}, "lora_alpha is 'one'; it must be above 0"),
         ({"lora_adaptations": [*TASKS, "more"]}, r"lora_A has the shape \[5, .*: it must hold a matrix for each task"),
@@ -97,6 +100,20 @@ def test_settings_that_do_not_go_with_adapters_are_refused(tmp_path: Path):
     make_jina(tmp_path, "jina")
     with pytest.raises(ConfigError, match="batch_invariant does not go with adapters, which this model has for its ta"):
         make_engine(tmp_path, batch_invariant=True)
+
+
+def test_other_adapters_come_beside_those_of_tasks_where_they_are_asked_for(expected, tmp_path: Path):
+    make_jina(tmp_path / "jina", "jina")
+    make_jina(tmp_path / "transformers", "transformers")
+    other = str(tmp_path / "transformers" / "separation")
+    with make_engine(tmp_path / "jina") as engine, pytest.raises(AdapterError, match="takes no adapters: start it wit"):
+        engine.load_adapter("mine", other)
+    with make_engine(tmp_path / "jina", enable_lora=True, max_loras=1) as engine:
+        engine.load_adapter("mine", other)
+        with pytest.raises(AdapterError, match="6 adapters are loaded, as many as max_loras allows"):
+            engine.load_adapter("second", other)
+        found = torch.tensor(engine.embed(PROMPTS, task="classification"))
+    torch.testing.assert_close(found, torch.stack(expected["classification"]), atol=2e-5, rtol=1e-4)
 
 
 def test_an_adapter_may_not_be_called_as_a_task(tmp_path: Path):

@@ -86,15 +86,16 @@ class AdapterNames:
         """
         from atom_models.adapters.adapter_config import AdapterConfig
 
-        if self._limits is None:
+        # Tasks have their places, whether others may come or not.
+        if self._limits is None or self._limits.max_loras == len(self.tasks):
             raise AdapterError("this engine takes no adapters: start it with enable_lora or lora_modules")
-        if not NAME.fullmatch(name):
-            raise AdapterError(f"lora_name is {name[:200]!r}; allowed are 1 to 128 letters, digits and _.:/@+-")
+        _check_name("lora_name", name)
         self._check_place(name)
         AdapterConfig.read(Path(folder), max_rank=self._limits.max_rank)
         return NamedAdapter(next(self._ids), name, folder, time.time())
 
     def _of_task(self, task: Task, checkpoint: Checkpoint) -> NamedAdapter:
+        _check_name("a task of the model", task.name)
         own = task.name if task.folder == checkpoint.path else None
         return NamedAdapter(next(self._ids), task.name, str(task.folder), time.time(), own)
 
@@ -133,3 +134,8 @@ class AdapterNames:
             raise AdapterError(f"the adapter {name!r} is loaded already: unload it first")
         if len(taken) >= most:
             raise AdapterError(f"{len(taken)} adapters are loaded, as many as max_loras allows: unload one first")
+
+
+def _check_name(what: str, name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise AdapterError(f"{what} is {name[:200]!r}; allowed are 1 to 128 letters, digits and _.:/@+-")
