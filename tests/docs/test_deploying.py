@@ -98,7 +98,7 @@ def test_a_service_has_time_to_drain():
     )
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (Debian: systemd)")
 def test_systemd_finds_nothing_wrong(tmp_path: Path):
     unit = tmp_path / "atom.service"
     unit.write_text((FOLDER / "atom.service").read_text().replace("/opt/atom/bin/atom", sys.executable))
@@ -181,7 +181,7 @@ def caddy(upstream: int, port: int, folder: Path) -> list[str]:
 def url(request: pytest.FixtureRequest, upstream: Upstream, tmp_path: Path) -> Iterator[str]:
     """Where a proxy is, with `upstream` behind it."""
     if shutil.which(request.param.__name__) is None:
-        pytest.skip(f"there is no {request.param.__name__}")
+        pytest.skip(f"needs {request.param.__name__} (Debian: {request.param.__name__})")
     port = free_port()
     process = subprocess.Popen(request.param(upstream.server_port, port, tmp_path), stderr=subprocess.DEVNULL)
     url, until = f"http://127.0.0.1:{port}", time.monotonic() + WAIT_S

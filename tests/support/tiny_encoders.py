@@ -18,6 +18,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"max_position_embeddings": 64, "type_vocab_size": 2, "pad_token_id": 0},
     "roberta": {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
     "xlm-roberta": {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
+    "jina_embeddings_v3": {"max_position_embeddings": 64, "type_vocab_size": 1, "pad_token_id": 1},
     "modernbert": {
         "num_hidden_layers": 4,
         "max_position_embeddings": 64,
@@ -79,7 +80,7 @@ def make_encoder(
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.2)
     model.save_pretrained(folder)
-    doubles = family in ("roberta", "xlm-roberta")
+    doubles = family in ("roberta", "xlm-roberta", "jina_embeddings_v3")
     write_word_tokenizer(folder, has_marks=family != "qwen3", has_types=family == "bert", doubles=doubles)
     return model
 

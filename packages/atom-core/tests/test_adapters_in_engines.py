@@ -181,7 +181,8 @@ def test_more_adapters_than_max_loras_are_refused(tiny_llama, folders):
 
 
 def test_two_that_load_at_once_do_not_get_one_name_or_one_place(tiny_llama, folders):
-    names, _ = AdapterNames.of(EngineArgs(model=str(tiny_llama), enable_lora=True, max_loras=1))
+    args = EngineArgs(model=str(tiny_llama), enable_lora=True, max_loras=1)
+    names, _ = AdapterNames.of(args, open_checkpoint(tiny_llama))
     first, twin, second = (names.prepared(name, folders["sql"]) for name in ("a", "a", "b"))
     names.reserve(first)
     with pytest.raises(AdapterError, match="the adapter 'a' is loaded already"):

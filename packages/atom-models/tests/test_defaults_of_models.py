@@ -52,6 +52,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_act": "gelu_pytorch_tanh",
         "layer_norm_eps": 1e-6,
     },
+    "architectures.encoders.jina_embeddings_v3.JinaEmbeddingsV3Config": {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
     "architectures.encoders.modernbert.ModernBertConfig": {
         "hidden_activation": "gelu",
         "norm_eps": 1e-5,
@@ -167,6 +168,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "groups.Stage": {"index": 0, "count": 1},
     "layers.activation.SigmoidGate.__init__": {"one_gate": False},
     "layers.embedding.LMHead.__init__": {"prefix": "lm_head"},
+    "layers.embedding.VocabularyEmbedding.__init__": {"adaptable": False},
     "layers.shard.Shard": {"num_pieces": 1},
     "layers.linear.Linear.__init__": {"bias": False, "quantized": True, "adaptable": True},
     "layers.linear.MergedColumnParallelLinear.__init__": {"bias": False},

@@ -15,7 +15,13 @@ from atom_models.adapters.loaded import LoadedAdapters
 from atom_models.adapters.step import MOST_TOGETHER, AdapterStep
 from atom_models.forward_context import ForwardContext, set_forward_context
 from atom_models.groups import Groups
-from atom_models.layers import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear, summed
+from atom_models.layers import (
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+    VocabularyEmbedding,
+    summed,
+)
 from single_layers import fill, make_context
 from thread_ranks import Group
 
@@ -94,6 +100,27 @@ def test_each_row_gets_what_its_own_adapter_adds(kind, fixed, num_others):
         rows = [row for row, one in enumerate(ids) if one == adapter_id]
         expected[rows] += added(layer, adapter, x[rows])
     assert torch.allclose(run(layer, x, ids), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_others", [0, MOST_TOGETHER], ids=["few rows", "many rows"])
+def test_each_row_of_a_table_gets_what_its_own_adapter_adds(num_others):
+    table = make_layer(lambda context: VocabularyEmbedding(12, 8, context, prefix="e.words", adaptable=True))
+    adapters = {1: random_adapter(table, 0), 5: random_adapter(table, 1)}
+    for adapter_id, adapter in adapters.items():
+        table.adapted.attach(adapter_id, adapter)
+    # The last one has a place that no adapter of this table was in.
+    ids = [1, 0, 5, 1, 5, *[0] * num_others, 6]
+    rows = torch.arange(len(ids)) * 7 % 12
+    expected = table(rows)
+    for place, (adapter_id, row) in enumerate(zip(ids, rows.tolist(), strict=True)):
+        if adapter_id in adapters:
+            matrices = adapters[adapter_id].matrices["e.words"]
+            expected[place] += matrices.b @ matrices.a[:, row]
+    assert torch.allclose(run(table, rows, ids), expected, atol=1e-5)
+
+
+def test_a_table_takes_adapters_only_where_it_is_adaptable():
+    assert make_layer(lambda context: VocabularyEmbedding(12, 8, context, prefix="e.words")).adapted is None
 
 
 @pytest.mark.parametrize("num_tokens", [1, MOST_TOGETHER, MOST_TOGETHER + 1])

@@ -40,10 +40,31 @@ PUBLISHED_FIELDS: dict[str, dict[str, Any]] = {
     },
     "DeepseekV3ForCausalLM": {"ep_size": 1, "seq_aux": True, "aux_loss_alpha": 0.001, "scoring_func": "sigmoid"},
     "DeepseekV2ForCausalLM": {"ep_size": 1, "seq_aux": True, "aux_loss_alpha": 0.001, "scoring_func": "softmax"},
+    "JinaEmbeddingsV3Model": {
+        "model_type": "xlm-roberta",
+        "position_embedding_type": "rotary",
+        "rotary_emb_base": 20000.0,
+        "auto_map": {"AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA"},
+        "emb_pooler": None,
+        "load_trained_adapters": True,
+        "lora_adaptations": ["retrieval.query", "text-matching"],
+        "lora_alpha": 1,
+        "lora_dropout_p": 0.0,
+        "lora_main_params_trainable": False,
+        "lora_rank": 4,
+        "matryoshka_dimensions": [32, 1024],
+        "output_past": True,
+        "task_instructions": {"retrieval.query": "Represent the query: "},
+        "truncate_dim": None,
+        "use_flash_attn": True,
+        "use_reg_tokens": False,
+    },
     "Gemma3ForCausalLM": {"cache_implementation": "hybrid", "attn_logit_softcapping": None, "hidden_act": "gelu"},
 }
 
 REFUSED = [
+    ("JinaEmbeddingsV3Model", {"emb_pooler": "mean"}),
+    ("JinaEmbeddingsV3Model", {"use_reg_tokens": True}),
     ("Qwen2ForCausalLM", {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}),
     ("Qwen2ForCausalLM", {"use_mrope": True}),
     ("Qwen2ForCausalLM", {"is_causal": False}),
@@ -127,6 +148,7 @@ NO_SUCH_PART: dict[str, Any] = {
 # Types of models that write no text.
 _MODEL_TYPES = {"Bert": "bert", "ModernBert": "modernbert", "Qwen3": "qwen3", "Roberta": "roberta"}
 _MODEL_TYPES |= {"CLIP": "clip_text_model", "Siglip": "siglip_text_model", "XLMRoberta": "xlm-roberta"}
+_MODEL_TYPES |= {"JinaEmbeddingsV3": "jina_embeddings_v3"}
 
 
 def class_of(architecture: str) -> Any:

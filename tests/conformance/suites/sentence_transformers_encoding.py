@@ -16,7 +16,7 @@ import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
-from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
+from transformers import BertForSequenceClassification, BertModel, BertTokenizer, JinaEmbeddingsV3Model
 
 TEXTS = [
     "The sea is in the west.",
@@ -27,26 +27,27 @@ TEXTS = [
 QUERY, DOCUMENTS = "where is the sea", ["The sea is in the west.", "a stone", "the river is of stone " * 9, "sea"]
 WORDS = ["the", "sea", "is", "in", "west", "stone", "river", "of", "where", "hours", "query", "passage", "##s", "##re"]
 PROMPTS = {"query": "query: ", "document": "passage: in the west "}
-# How vectors are made, whether they have length 1, and which prompt is put before texts that name none.
-FOLDERS: dict[str, tuple[str, bool, str | None]] = {
-    "mean": ("mean", True, None),
-    "first": ("cls", True, "query"),
-    "mean_of_any_length": ("mean", False, None),
+# The model, how vectors are made, whether they have length 1, and which prompt is put before texts that name none.
+FOLDERS: dict[str, tuple[type[Any], str, bool, str | None]] = {
+    "mean": (BertModel, "mean", True, None),
+    "first": (BertModel, "cls", True, "query"),
+    "mean_of_any_length": (BertModel, "mean", False, None),
+    "jina_embeddings_v3": (JinaEmbeddingsV3Model, "mean", True, None),
 }
 # What becomes of the number that the head gives; a sigmoid unless the folder names something else.
 ACTIVATIONS = {"sigmoid": None, "identity": torch.nn.Identity()}
 
 
-def save_bert(folder: Path, kind: type[Any], **fields: Any) -> Path:
-    """A tiny random BERT whose tokenizer knows letters, digits and `WORDS`."""
+def save_encoder(folder: Path, kind: type[Any], **fields: Any) -> Path:
+    """A tiny random encoder whose tokenizer knows letters, digits and `WORDS`."""
     letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *WORDS]
     vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     BertTokenizer(vocab=vocab, model_max_length=128).save_pretrained(folder)
     torch.manual_seed(0)
-    config = BertConfig(
+    config = kind.config_class(
         vocab_size=len(vocab), hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80,
-        max_position_embeddings=128, initializer_range=0.3, **fields,
+        max_position_embeddings=128, initializer_range=0.3, pad_token_id=0, **fields,
     )  # fmt: skip
     kind(config).save_pretrained(folder)
     return folder
@@ -65,9 +66,9 @@ def vectors_of(url: str, **fields: Any) -> torch.Tensor:
 @pytest.fixture(scope="module", params=FOLDERS)
 def encoder(request, tmp_path_factory, serve: Callable[..., str]) -> tuple[str, SentenceTransformer]:
     """A server of a folder that sentence-transformers saved, and what sentence-transformers makes of the folder."""
-    pooling, normalizes, default = FOLDERS[request.param]
-    bert = Transformer(str(save_bert(tmp_path_factory.mktemp("bert"), BertModel)))
-    modules = [bert, Pooling(bert.get_embedding_dimension(), pooling), *([Normalize()] if normalizes else [])]
+    kind, pooling, normalizes, default = FOLDERS[request.param]
+    model = Transformer(str(save_encoder(tmp_path_factory.mktemp("encoder"), kind)))
+    modules = [model, Pooling(model.get_embedding_dimension(), pooling), *([Normalize()] if normalizes else [])]
     folder = tmp_path_factory.mktemp(request.param)
     SentenceTransformer(modules=modules, prompts=PROMPTS, default_prompt_name=default).save(str(folder))
     return serve("--model", folder), SentenceTransformer(str(folder), device="cpu")
@@ -98,7 +99,7 @@ def test_two_texts_score_by_the_similarity_of_their_vectors(encoder):
 @pytest.fixture(scope="module", params=ACTIVATIONS)
 def cross_encoder(request, tmp_path_factory, serve: Callable[..., str]) -> tuple[str, CrossEncoder]:
     """The same for a model that reads both texts of a pair at once."""
-    bert = save_bert(tmp_path_factory.mktemp("pairs"), BertForSequenceClassification, num_labels=1)
+    bert = save_encoder(tmp_path_factory.mktemp("pairs"), BertForSequenceClassification, num_labels=1)
     folder = tmp_path_factory.mktemp(request.param)
     CrossEncoder(str(bert), num_labels=1, activation_fn=ACTIVATIONS[request.param]).save_pretrained(str(folder))
     return serve("--model", folder), CrossEncoder(str(folder), device="cpu")

@@ -124,6 +124,11 @@ class ServerState:
         """The adapter that a request asks for by the name of a model; "" where it asks for the model itself."""
         return name if name is not None and name in self.adapters else ""
 
+    def task_of(self, name: str | None) -> str | None:
+        """The task of the model whose adapter `adapter_of` gives, if it is one's."""
+        adapter = self.adapter_of(name)
+        return adapter if adapter in self.engine.embedding_model.tasks else None
+
     def check_takes_requests(self) -> None:
         """Raise APIError 503 while the server is going down or its engine is gone or sleeps."""
         if self.dead_reason is not None:

@@ -28,6 +28,7 @@ from atom_core.config.sections import (
 from atom_core.config.speculation import check_num_states, read_speculation
 from atom_core.structured_output.config import StructuredOutputConfig
 from atom_kernels.protocols.cache_format import CacheFormat
+from atom_models.adapters.tasks import read_tasks
 from atom_models.architectures.registry import is_encoder
 from atom_models.checkpoint.rope_choice import rope_choice
 
@@ -80,7 +81,7 @@ def resolve_config(
         device=platform.device,
         structured_output=StructuredOutputConfig(_backend(args), args.jump_forward),
         speculation=find_draft_model(speculation, args, checkpoint, model.max_model_len),
-        lora=read_lora(args),
+        lora=read_lora(args, read_tasks(checkpoint)),
         images=images,
         choices=tuple(choices),
     )

@@ -360,15 +360,15 @@ class AsyncEngine:
 
     async def _start(self) -> None:
         started = time.perf_counter()
-        self.adapters, at_start = await asyncio.to_thread(AdapterNames.of, self._args)
         checkpoint = await asyncio.to_thread(open_model, self._args)
+        self.adapters, at_start = await asyncio.to_thread(AdapterNames.of, self._args, checkpoint)
         self._replicas.spawn(checkpoint.path)
         self.tokenizer = await asyncio.to_thread(open_tokenizer, self._args, checkpoint)
         if self.tokenizer is not None:
             self.texts = await asyncio.to_thread(TextThreads, self.tokenizer)
         await self._replicas.wait_until_ready()
         info = self._replicas.infos[0]
-        self.embedding_model = EmbeddingModel.read(info.model_path)
+        self.embedding_model = EmbeddingModel.read(info.model_path, self.adapters.tasks)
         self.judging = await asyncio.to_thread(Judging.of, checkpoint, self._args.model)
         why_no_text = await asyncio.to_thread(lambda: checkpoint.why_no_text)
         self._inputs = InputProcessor.of_engine(info, self._args, self.tokenizer, why_no_text=why_no_text)

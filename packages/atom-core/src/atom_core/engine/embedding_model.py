@@ -44,6 +44,7 @@ class EmbeddingModel:
         prompts: what the model was trained to have before texts, by name.
         default_prompt: the name of that which stands before every text; None if there is none.
         leaves_prompts_out: vectors are pooled from what follows a prompt.
+        tasks: what its vectors may be made for, each by an adapter of that name.
         has_two_towers: the model itself makes vectors, of texts and of pictures, and nothing else can be pooled.
     """
 
@@ -56,9 +57,10 @@ class EmbeddingModel:
     default_prompt: str | None = None
     leaves_prompts_out: bool = False
     has_two_towers: bool = False
+    tasks: Sequence[str] = ()
 
     @classmethod
-    def read(cls, path: str | Path) -> EmbeddingModel:
+    def read(cls, path: str | Path, tasks: Sequence[str] = ()) -> EmbeddingModel:
         """What the folder at `path` says; a file, or a folder that says nothing, gives the defaults."""
         folder = Path(path)
         config = read_object(folder / "config.json")
@@ -67,7 +69,7 @@ class EmbeddingModel:
             return cls(pooling="last", has_two_towers=True)
         dimensions = config.get("matryoshka_dimensions")
         shorter = tuple(size for size in dimensions if type(size) is int) if isinstance(dimensions, list) else ()
-        prompts, default = _prompts(folder)
+        prompts, default = _prompts(folder, config)
         return cls(
             *_pooling(folder),
             shorter,
@@ -75,6 +77,7 @@ class EmbeddingModel:
             prompts,
             default,
             read_object(folder / "1_Pooling" / "config.json").get("include_prompt") is False,
+            tasks=tasks,
         )
 
     def choose_pooling(self, pooling: PoolingKind | None) -> Pooling:
@@ -90,20 +93,32 @@ class EmbeddingModel:
             raise InvalidRequestError(f"{self.refusal}; choose a pooling: mean, last or cls", "pooling")
         return Pooling(pooling or self.pooling, self.normalizes)
 
-    def prompt(self, name: str | None) -> str:
-        """What is put before a text: the prompt of that name, or the model's default.
+    def prompt(self, name: str | None, task: str | None = None) -> str:
+        """What is put before a text: the prompt of that name, or that of the task, or the model's default.
 
         Raises:
-            InvalidRequestError: there is none of that name, or the model leaves prompts out of its vectors.
+            InvalidRequestError: there is none of that name, or no such task, or the model leaves prompts out of its
+                vectors.
         """
+        self.check_task(task)
         if name is not None and name not in self.prompts:
             known = ", ".join(map(repr, self.prompts)) or "no prompts: leave 'prompt_name' out"
             raise InvalidRequestError(f"prompt_name is {name[:64]!r}; this model has {known}", "prompt_name")
-        text = self.prompts.get(name or self.default_prompt or "", "")
+        of_task = task if task in self.prompts else None
+        text = self.prompts.get(name or of_task or self.default_prompt or "", "")
         if text and self.leaves_prompts_out:
             message = "this model leaves its prompts out of the pooling, which is not supported: send token ids"
             raise InvalidRequestError(message, "prompt_name", "unsupported_parameter")
         return text
+
+    def check_task(self, task: str | None) -> None:
+        """Raise InvalidRequestError unless vectors can be made for `task`."""
+        if task is not None and task not in self.tasks:
+            known = ", ".join(map(repr, self.tasks))
+            message = f"task is {task[:64]!r}; this model has {known or 'no tasks'}"
+            if known:
+                raise InvalidRequestError(message, "task")
+            raise InvalidRequestError(f"{message}: leave 'task' out", "task", "unsupported_parameter")
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise InvalidRequestError unless vectors can be cut to `dimensions`."""
@@ -158,13 +173,21 @@ def _modes(config: Mapping[str, Any]) -> list[str]:
     return [name.removeprefix("pooling_mode_") for name in switches]
 
 
-def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
-    """The prompts of the folder, of which a line at start tells, and the name of that before every text."""
+def _prompts(folder: Path, model_config: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
+    """The prompts of the folder, of which a line at start tells, and the name of that before every text.
+
+    Those of Jina's tasks stand in `config.json` as well.
+    """
     config = read_object(folder / SETTINGS)
-    given, default = config.get("prompts"), config.get("default_prompt_name")
-    prompts = {name: text for name, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}
+    default = config.get("default_prompt_name")
+    prompts = _texts(model_config.get("task_instructions")) | _texts(config.get("prompts"))
     default = default if default in prompts else None
     if names := [name for name, text in prompts.items() if text]:
         always = "" if default is None else f"; {default!r} is put before every text that names none"
         logger.info("embeddings: prompt_name may be %s%s", " or ".join(map(repr, names)), always)
     return prompts, default
+
+
+def _texts(given: Any) -> dict[str, str]:
+    """The texts of an object by their names; none where it is no object."""
+    return {name: text for name, text in given.items() if isinstance(text, str)} if isinstance(given, dict) else {}

@@ -72,8 +72,8 @@ class LLMEngine:
             # The same program runs in all of torchrun's processes: from here on this one is a rank.
             raise SystemExit(run_torchrun_rank(process, args))
         self._core: EngineCore | ReplicatedCore | None = None
-        self._adapters, at_start = AdapterNames.of(args)
         checkpoint = open_model(args)
+        self._adapters, at_start = AdapterNames.of(args, checkpoint)
         self.tokenizer: Tokenizer | None = open_tokenizer(args, checkpoint)
         config = resolve(args, checkpoint)
         self._speculates = config.speculation is not None
@@ -81,7 +81,7 @@ class LLMEngine:
         core = ReplicatedCore(args, checkpoint.path) if several else EngineCore(config, executor(config))
         self._core = core
         self.info: EngineInfo = core.info
-        self.embedding_model = EmbeddingModel.read(self.info.model_path)
+        self.embedding_model = EmbeddingModel.read(self.info.model_path, self._adapters.tasks)
         self._inputs = InputProcessor.of_engine(self.info, args, self.tokenizer, why_no_text=checkpoint.why_no_text)
         self._requests = LocalRequests(self.tokenizer)
         for adapter in at_start:
@@ -125,6 +125,7 @@ class LLMEngine:
         pooling: PoolingKind | None = None,
         *,
         prompt_name: str | None = None,
+        task: str | None = None,
     ) -> list[list[float]]:
         """A vector for each prompt: the "mean" of the hidden states of its tokens, or the "last", or the
         first ("cls").
@@ -136,15 +137,19 @@ class LLMEngine:
         Args:
             prompts: as those of `generate`; before what has pictures or videos nothing is put. Where a model has an
                 encoder for pictures (CLIP), each is a text, or ``{"images": [picture]}``.
+            task: what the vectors are for, where the model has adapters for tasks (jina-embeddings-v3); its prompt is
+                put before texts unless `prompt_name` names another.
 
         Raises:
             InvalidRequestError: before anything is computed.
             RuntimeError: a prompt failed in the engine.
         """
         core = self._open_core()
-        wanted, before = self.embedding_model.choose_pooling(pooling), self.embedding_model.prompt(prompt_name)
+        model = self.embedding_model
+        wanted, before = model.choose_pooling(pooling), model.prompt(prompt_name, task)
         texts = [before + prompt if isinstance(prompt, str) else prompt for prompt in _as_prompts(prompts)]
-        submission = self._inputs.process_embedding(self._check_prompts(self._given(texts)), wanted)
+        checked, adapter_id = self._check_prompts(self._given(texts)), self._adapters.id_of(task)
+        submission = self._inputs.process_embedding(checked, wanted, adapter_id=adapter_id)
         _check_fit(core, submission)
         outputs = self._run([submission], use_tqdm=False)
         for output in outputs:

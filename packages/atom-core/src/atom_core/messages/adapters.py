@@ -13,9 +13,12 @@ class NamedAdapter(msgspec.Struct, frozen=True):
         name: what requests call it.
         folder: where it is read.
         created: when it was asked for, by `time.time`.
+        task: the folder is the checkpoint's, among whose weights is an adapter for this task; None for one that lies
+            in its folder alone.
     """
 
     id: int
     name: str
     folder: str
     created: float
+    task: str | None = None

@@ -141,7 +141,7 @@ class ModelRunner:
     @torch.inference_mode()
     def load_adapter(self, adapter: NamedAdapter) -> None:
         """Read an adapter, for requests with its number (see `LoadedAdapters.load`)."""
-        self._takes_adapters.load(adapter.id, Path(adapter.folder))
+        self._takes_adapters.load(adapter.id, Path(adapter.folder), adapter.task)
 
     @torch.inference_mode()
     def unload_adapter(self, adapter_id: int) -> None:

@@ -58,6 +58,11 @@ class AdaptedLinear:
         if self._stacked is not None and place <= self._stacked.num_places:
             self._stacked.write(place, {})
 
+    def add_of_rows(self, y: torch.Tensor, row_ids: torch.Tensor) -> torch.Tensor:
+        """``y [T, O]``, the rows of a table, and what the adapter of each adds: a row's input is one-hot."""
+        step, stacked = step_of_adapters(), self._stacked
+        return y if step is None or stacked is None else y + stacked.of_rows(step, row_ids).to(y.dtype)
+
     def around(
         self, apply: Callable[..., torch.Tensor], *, most_rows: int, takes_residual: bool
     ) -> Callable[..., torch.Tensor]:

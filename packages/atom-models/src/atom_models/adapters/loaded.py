@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,13 @@ from torch import nn
 from atom_models.adapters.adapted_linear import AdaptedLinear
 from atom_models.adapters.adapter import Adapter
 from atom_models.adapters.errors import AdapterError
+from atom_models.adapters.owners import as_named
 from atom_models.adapters.reading import read_adapter
+from atom_models.adapters.reading_tasks import read_task
 from atom_models.adapters.step import AdapterStep
 from atom_models.build_context import BuildContext
+from atom_models.encoder import Encoder
+from atom_models.layers.embedding import VocabularyEmbedding
 from atom_models.layers.linear import Linear
 
 
@@ -42,9 +47,10 @@ class LoadedAdapters:
         self._device, self._dtype = context.device, context.dtype
         self._max_loras, self._max_rank, self.fixed = max_loras, max_rank, fixed
         self.num_changes = 0
-        linears = (module.adapted for module in model.modules() if isinstance(module, Linear))
+        linears = (module.adapted for module in model.modules() if isinstance(module, Linear | VocabularyEmbedding))
         self._linears: list[AdaptedLinear] = [adapted for adapted in linears if adapted is not None]
         self.linears = {part.name: part.shape for linear in self._linears for part in linear.parts}
+        self._own_modules = partial(_modules_of, model) if isinstance(model, Encoder) else as_named
         self._loaded: dict[int, Adapter] = {}
         # The place of each adapter in the linears.
         self._places: dict[int, int] = {}
@@ -68,16 +74,22 @@ class LoadedAdapters:
         elements = sum(linear.num_elements(self._max_rank) for linear in self._linears)
         return self._max_loras * elements * self._dtype.itemsize
 
-    def load(self, adapter_id: int, folder: Path) -> None:
+    def load(self, adapter_id: int, folder: Path, task: str | None = None) -> None:
         """Reads the adapter of a folder, and has the linears take it.
 
         Args:
             adapter_id: its number, above 0, which no other has or had.
+            task: the folder is the checkpoint's, with the adapter of this task among its weights; None for one that
+                lies there alone.
 
         Raises:
             AdapterError: it cannot be served; nothing has changed then.
         """
-        self.attach(adapter_id, read_adapter(folder, self.linears, max_rank=self._max_rank))
+        if task is not None:
+            adapter = read_task(folder, task, self.linears, self._own_modules)
+        else:
+            adapter = read_adapter(folder, self.linears, max_rank=self._max_rank, own_modules=self._own_modules)
+        self.attach(adapter_id, adapter)
 
     def attach(self, adapter_id: int, adapter: Adapter) -> None:
         """Has the linears take an adapter that was read before; raises AdapterError as `load`."""
@@ -111,3 +123,9 @@ class LoadedAdapters:
         for adapter_id, place in self._places.items():
             places[ids == adapter_id] = place
         return AdapterStep.of(places, self._device)
+
+
+def _modules_of(model: Encoder, module: str) -> tuple[str, ...]:
+    """The encoder's names for a module of its checkpoints."""
+    names = model.own_name(f"{module}.weight") or ()
+    return tuple(name.removesuffix(".weight") for name in ((names,) if isinstance(names, str) else names))

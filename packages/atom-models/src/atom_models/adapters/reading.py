@@ -11,20 +11,28 @@ import torch
 from atom_models.adapters.adapter import Adapter, LowRank
 from atom_models.adapters.adapter_config import WEIGHTS, AdapterConfig
 from atom_models.adapters.errors import AdapterError
+from atom_models.adapters.owners import OwnModules, among_owners, as_named
 from atom_models.checkpoint import CheckpointError
 from atom_models.quantization.published.headers import Header
 from atom_models.weights.safetensors_source import SafetensorsSource
 
-_NAME = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<matrix>[AB])(?:\.default)?\.weight")
+# Those of tables of rows, which are one-hot linears, have another name and no last part.
+_NAME = re.compile(
+    r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?:embedding_)?(?P<matrix>[AB])(?:\.default)?(?:\.weight)?"
+)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def read_adapter(folder: Path, linears: Mapping[str, tuple[int, int]], *, max_rank: int) -> Adapter:
+def read_adapter(
+    folder: Path, linears: Mapping[str, tuple[int, int]], *, max_rank: int, own_modules: OwnModules = as_named
+) -> Adapter:
     """The adapter of a folder.
 
     Args:
-        linears: the names of the linears that may have one, with their inputs and outputs over all ranks.
+        linears: the names of the linears that may have one, with their inputs and outputs over all ranks; tables of
+            rows may be among them.
         max_rank: the largest rank that is served.
+        own_modules: the model's names for modules of the file.
 
     Raises:
         AdapterError: it does not fit the model; no tensor is read before all of their shapes are known to fit.
@@ -34,34 +42,39 @@ def read_adapter(folder: Path, linears: Mapping[str, tuple[int, int]], *, max_ra
     source = SafetensorsSource((file,))
     try:
         headers = source.headers().tensors
-        names = _names_of_matrices(headers, linears)
+        names = _names_of_matrices(headers, linears, own_modules)
         for module, own in names.items():
             found = {matrix: headers[name] for matrix, name in own.items()}
-            _check(module, found, linears, config, max_rank=max_rank)
+            shapes = [linears[one] for one in own_modules(module)]
+            _check(module, found, (shapes[0][0], sum(outputs for _, outputs in shapes)), config, max_rank=max_rank)
         tensors = dict(source.read([name for own in names.values() for name in own.values()]))
     except (CheckpointError, AdapterError) as error:
         raise AdapterError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
-    matrices = {}
+    matrices: dict[str, LowRank] = {}
     for module, own in names.items():
         a, b = (tensors[own[matrix]].float() for matrix in "AB")
         if not (a.isfinite().all() and b.isfinite().all()):
             raise AdapterError(f"{file}: the matrices of {module} hold numbers that are not finite")
-        matrices[module] = LowRank(a, b * config.scaling_of(module))
+        low_rank = LowRank(a, b * config.scaling_of(module))
+        matrices |= among_owners(own_modules(module), low_rank, linears)
     return Adapter(matrices)
 
 
 def _names_of_matrices(
-    headers: Mapping[str, Header], linears: Mapping[str, tuple[int, int]]
+    headers: Mapping[str, Header], linears: Mapping[str, tuple[int, int]], own_modules: OwnModules
 ) -> dict[str, dict[str, str]]:
-    """The names of A and B in the file, by the module."""
+    """The names of A and B in the file, by the module there; what the model passes over is left out."""
     found: dict[str, dict[str, str]] = {}
     for name in headers:
         parts = _NAME.fullmatch(name)
         if parts is None:
             raise AdapterError(f"the tensor {name} is neither A nor B of a linear: nothing else is served")
         module = parts["module"]
-        if module not in linears:
+        owners = own_modules(module)
+        if not all(owner in linears for owner in owners):
             raise AdapterError(_why_not(module, linears))
+        if not owners:
+            continue
         own = found.setdefault(module, {})
         if parts["matrix"] in own:
             raise AdapterError(f"{module} has two matrices {parts['matrix']}")
@@ -86,12 +99,12 @@ def _why_not(module: str, linears: Mapping[str, tuple[int, int]]) -> str:
 def _check(
     module: str,
     matrices: Mapping[str, Header],
-    linears: Mapping[str, tuple[int, int]],
+    shape: tuple[int, int],
     config: AdapterConfig,
     *,
     max_rank: int,
 ) -> None:
-    rank, (num_inputs, num_outputs) = config.rank_of(module), linears[module]
+    rank, (num_inputs, num_outputs) = config.rank_of(module), shape
     if rank > max_rank:
         raise AdapterError(f"the rank of {module} is {rank}, above max_lora_rank {max_rank}: raise that")
     for matrix, shape in (("A", (rank, num_inputs)), ("B", (num_outputs, rank))):

@@ -66,6 +66,15 @@ class StackedMatrices:
         add = partial(self._add_together if step.together else self._add_by_groups, step)
         return LowRankTerm(step.places, self._a_NRI, self._b_NrO, self._outputs, add, self._in_c)
 
+    def of_rows(self, step: AdapterStep, row_ids: torch.Tensor) -> torch.Tensor:
+        """``[T, O]``: what adapters add to rows of a table ``[T]``, by one product with the B of all places."""
+        has_one = (step.places > 0) & (step.places <= self.num_places)
+        places = torch.where(has_one, step.places - 1, 0)
+        own_Tr = self._a_NRI[places, :, row_ids] * has_one[:, None]
+        inner_TNr = own_Tr.new_zeros(len(places), self.num_places, self.rank)
+        inner_TNr[torch.arange(len(places), device=places.device), places] = own_Tr
+        return inner_TNr.flatten(1) @ self._b_NrO.flatten(0, 1)
+
     def _add_together(self, step: AdapterStep, y: torch.Tensor, x: torch.Tensor) -> None:
         self._add(y, x, step.places)
 

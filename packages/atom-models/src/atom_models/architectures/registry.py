@@ -52,6 +52,8 @@ PREDICTION_LAYERS = "prediction layers"
 ENCODER = "encoder"
 # A head gives a score for each of the labels that the config names.
 LABELS = "labels"
+# Checkpoints may come with an adapter for each task that they were trained for.
+TASKS = "tasks"
 # Prompts may hold pictures.
 IMAGES = "images"
 # Two encoders, of texts and of pictures, give vectors of one space: each prompt is a text, or a picture.
@@ -106,6 +108,11 @@ class Architecture:
         return LABELS in self.features
 
     @property
+    def has_tasks(self) -> bool:
+        """Whether its checkpoints may come with adapters for tasks."""
+        return TASKS in self.features
+
+    @property
     def has_experts(self) -> bool:
         """Whether some of its layers are mixtures of experts."""
         return MIXTURE_OF_EXPERTS in self.features
@@ -139,6 +146,7 @@ _KIMI_PICTURES = PictureDefaults(784, 3_211_264, _HALVES, _HALVES, max_side=7168
 _BERTS = "BERT; bge, e5, gte, MiniLM"
 _ROBERTAS = "RoBERTa; all-roberta, e5"
 _XLM_ROBERTAS = "XLM-R; bge-m3, multilingual-e5"
+_JINA_V3 = "XLM-R with rotation; jina-embeddings-v3"
 _MODERNBERTS = "ModernBERT; gte-modernbert, nomic modernbert-embed"
 
 # By the name that config.json gives.
@@ -188,6 +196,11 @@ _ARCHITECTURES = {
     "GptOssForCausalLM": Architecture(
         "gpt_oss", "GPT-OSS 20B, 120B", (SLIDING_WINDOW, SINKS, MIXTURE_OF_EXPERTS, EXPERT_BIAS), "mxfp4"
     ),
+    "JinaEmbeddingsV3ForMaskedLM": Architecture("encoders.jina_embeddings_v3", _JINA_V3, (ENCODER, TASKS)),
+    "JinaEmbeddingsV3ForSequenceClassification": Architecture(
+        "encoders.jina_embeddings_v3", "Classifiers on jina-embeddings-v3", (ENCODER, LABELS)
+    ),
+    "JinaEmbeddingsV3Model": Architecture("encoders.jina_embeddings_v3", _JINA_V3, (ENCODER, TASKS)),
     "KimiK25ForConditionalGeneration": Architecture(
         "kimi_k25",
         "Kimi-K2.5, K2.6",
@@ -266,7 +279,7 @@ _ARCHITECTURES = {
     ),
     "XLMRobertaForMaskedLM": Architecture("encoders.roberta", _XLM_ROBERTAS, (ENCODER,)),
     "XLMRobertaForSequenceClassification": Architecture(
-        "encoders.roberta", "BGE rerankers (base, large, v2-m3)", (ENCODER, LABELS)
+        "encoders.roberta", "BGE rerankers (base, large, v2-m3); jina-reranker-v2", (ENCODER, LABELS)
     ),
     "XLMRobertaModel": Architecture("encoders.roberta", _XLM_ROBERTAS, (ENCODER,)),
 }
@@ -321,6 +334,11 @@ def pads_texts(name: str) -> bool:
 def has_labels(name: str) -> bool:
     """Whether an architecture ends in scores of labels; False for one that has no file here."""
     return name in _ARCHITECTURES and _ARCHITECTURES[name].has_labels
+
+
+def has_tasks(name: str) -> bool:
+    """Whether an architecture's checkpoints may come with adapters for tasks; False for one without a file here."""
+    return name in _ARCHITECTURES and _ARCHITECTURES[name].has_tasks
 
 
 def has_experts(name: str) -> bool:

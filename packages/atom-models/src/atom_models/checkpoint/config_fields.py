@@ -16,6 +16,13 @@ _LEFT_OUT: Mapping[str, Mapping[str, int]] = {
     "siglip_text_model": {"vocab_size": 32_000, "max_position_embeddings": 64, "pad_token_id": 1},
 }
 
+_CLASSES_OF_JINA = {
+    "XLMRobertaLoRA": "JinaEmbeddingsV3Model",
+    "XLMRobertaModel": "JinaEmbeddingsV3Model",
+    "XLMRobertaForMaskedLM": "JinaEmbeddingsV3ForMaskedLM",
+    "XLMRobertaForSequenceClassification": "JinaEmbeddingsV3ForSequenceClassification",
+}
+
 
 def normalize_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with `rope_parameters` for `rope_theta` and `rope_scaling`, and `dtype` for `torch_dtype`.
@@ -45,11 +52,20 @@ def normalize_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if normalized.get("quantization_config") is None and text.get("quantization_config") is not None:
             normalized["quantization_config"] = text["quantization_config"]
         normalized["text_config"] = text
-    if any(key in config for key in ("rope_parameters", "rope_theta", "rope_scaling")):
+    if config.get("model_type") == "xlm-roberta" and config.get("position_embedding_type") == "rotary":
+        normalized |= _as_jina_embeddings_v3(config)
+    if any(key in normalized for key in ("rope_parameters", "rope_theta", "rope_scaling")):
         normalized["rope_parameters"] = _rope_parameters(normalized)
         normalized.pop("rope_theta", None)
         normalized.pop("rope_scaling", None)
     return normalized
+
+
+def _as_jina_embeddings_v3(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields by which transformers knows XLM-R with rotated positions, which Jina's own code calls XLM-R."""
+    names = config.get("architectures")
+    own = [_CLASSES_OF_JINA.get(name, name) for name in names] if isinstance(names, list) else names
+    return {"architectures": own, "rope_parameters": {"rope_theta": config.get("rotary_emb_base", 10_000.0)}}
 
 
 def _rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 INDEX = "model.safetensors.index.json"
 # What comes before the names of a decoder inside a causal language model.
 DECODER_PREFIX = "model."
+OwnNames = str | tuple[str, ...] | None
+"""A stored tensor's name in a model; several names share its rows evenly; None where it is another model's."""
 
 
 def weight_names(folder: Path) -> frozenset[str]:

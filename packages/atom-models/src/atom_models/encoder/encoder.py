@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from atom_models.build_context import BuildContext
+from atom_models.checkpoint.weight_names import OwnNames
 from atom_models.config.reading import read_config
 
 # Weights of norms, as the first checkpoints of BERT spell them.
@@ -71,7 +72,7 @@ class Encoder(nn.Module):
         self.config = read_config(type(self).config_class, config)
 
     @classmethod
-    def own_name(cls, stored: str) -> str | None:
+    def own_name(cls, stored: str) -> OwnNames:
         """The name here of a tensor of a checkpoint; None for those that are passed over.
 
         The prefix of the model is left out, and the oldest checkpoints call what norms learn gamma and beta.

@@ -13,6 +13,8 @@ from atom_kernels.formats import Plain, WeightFormat
 from atom_kernels.operator import SOURCE
 from atom_kernels.plan import Plan
 from atom_kernels.select import select
+from atom_models.adapters.adapted_linear import AdaptedLinear
+from atom_models.adapters.linear_part import LinearPart
 from atom_models.layers.linear import Linear
 from atom_models.layers.loadable import not_loaded
 from atom_models.layers.matrices import MatrixStack, StoredMatrix
@@ -28,20 +30,34 @@ if TYPE_CHECKING:
 
 
 class VocabularyEmbedding(WeightedLayer):
-    """Token ids [T] -> rows [T, D]. Each rank holds an equal run of ids, the last one padded with zeros."""
+    """Token ids [T] -> rows [T, D]. Each rank holds an equal run of ids, the last one padded with zeros.
 
-    def __init__(self, vocab_size: int, hidden_size: int, context: BuildContext, *, prefix: str) -> None:
+    Args:
+        adaptable: adapters may add to its rows, if the context says so; each rank has all of what they add.
+
+    Attributes:
+        adapted: what adapters add to it; None where it takes none.
+    """
+
+    def __init__(
+        self, vocab_size: int, hidden_size: int, context: BuildContext, *, prefix: str, adaptable: bool = False
+    ) -> None:
         super().__init__(context)
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self._ranks, self._sum = context.collectives, RankSum(hidden_size, context)
         self.expect(f"{prefix}.weight", (vocab_size, hidden_size), num_pieces=self._ranks.size)
         self._name, self._stored = prefix, context.quantization.stored_table(prefix, context.dtype)
+        self.adapted: AdaptedLinear | None = None
+        if adaptable and context.takes_adapters:
+            part = LinearPart(prefix, (vocab_size, hidden_size), (0, vocab_size), ((0, hidden_size),), begin=0)
+            self.adapted = AdaptedLinear([part], context.dtype, context.device, context.platform)
         self._packed: MatrixStack | None = None
         self._heads: list[LMHead] = []
         self._lookup: Callable[[torch.Tensor], torch.Tensor] = not_loaded(prefix)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return summed(self._sum(self._lookup(input_ids)))
+        rows = summed(self._sum(self._lookup(input_ids)))
+        return rows if self.adapted is None else self.adapted.add_of_rows(rows, input_ids)
 
     def share_with(self, head: LMHead) -> None:
         """Makes `head` use this table as its weight, once it is loaded."""

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
-from atom_models.quantization import Headers
+from atom_models.checkpoint import CheckpointError
+from atom_models.checkpoint.weight_names import OwnNames
+from atom_models.quantization import Header, Headers
 from atom_models.weights.safetensors_source import SafetensorsSource
 
-OwnName = Callable[[str], str | None]
-"""``(name in the file) -> name in the model``, or None where the tensor is another model's."""
+OwnName = Callable[[str], OwnNames]
+"""``(name in the file) -> name in the model``"""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor lies: in which of the equal pieces of a stored one, cut by rows."""
+
+    stored: str
+    piece: int
+    num_pieces: int
+
+    def rows(self, count: int) -> slice:
+        each, rest = divmod(count, self.num_pieces)
+        if rest:
+            raise CheckpointError(f"{self.stored} has {count} rows, which {self.num_pieces} matrices cannot share")
+        return slice(self.piece * each, (self.piece + 1) * each)
 
 
 @dataclass(frozen=True)
@@ -38,17 +55,29 @@ class RenamedSource:
 
     def headers(self) -> Headers:
         tensors = self.source.headers().tensors
-        return Headers({name: tensors[stored] for name, stored in self._stored.items()})
+        return Headers({name: _header_of(tensors[place.stored], place) for name, place in self._stored.items()})
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of `names` in that order; nothing else is read."""
         order = list(names)
-        tensors = self.source.read([self._stored[name] for name in order])
+        tensors = self.source.read([self._stored[name].stored for name in order])
         for name, (_, tensor) in zip(order, tensors, strict=True):
-            yield name, tensor
+            place = self._stored[name]
+            yield name, tensor if place.num_pieces == 1 else tensor[place.rows(len(tensor))]
 
     @cached_property
-    def _stored(self) -> dict[str, str]:
-        """Name in the model -> name in the file."""
-        named = {stored: self.own_name(stored) for stored in sorted(self.source.names())}
-        return {name: stored for stored, name in named.items() if name is not None}
+    def _stored(self) -> dict[str, _Place]:
+        """Where the tensors of the model lie in the file."""
+        found: dict[str, _Place] = {}
+        for stored in sorted(self.source.names()):
+            own = self.own_name(stored)
+            names = (own,) if isinstance(own, str) else own or ()
+            found |= {name: _Place(stored, piece, len(names)) for piece, name in enumerate(names)}
+        return found
+
+
+def _header_of(header: Header, place: _Place) -> Header:
+    if place.num_pieces == 1:
+        return header
+    rows = place.rows(header.shape[0])
+    return replace(header, shape=(rows.stop - rows.start, *header.shape[1:]))

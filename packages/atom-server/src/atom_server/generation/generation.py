@@ -82,10 +82,12 @@ class Generation:
         kind: str,
         pooling: Pooling | None = None,
         names: Names = SAME,
+        adapter: str | None = None,
     ) -> Generation:
         """Check every prompt, then submit them all: to generate, or with `pooling` to be embedded or classified.
 
-        Errors name fields as `body` does, or as `names` has them where the client knows other names.
+        Errors name fields as `body` does, or as `names` has them where the client knows other names. `adapter` is the
+        name of the adapter that computes them; None leaves it to the body's `model`.
 
         Raises:
             APIError, InvalidRequestError, EngineDeadError: nothing was left running.
@@ -110,7 +112,7 @@ class Generation:
                 priority=MAX_PRIORITY if caller.is_batch else body.priority,
                 cache_salt=caller.cache_salt(body.cache_salt),
                 tenant=caller.tenant,
-                adapter=state.adapter_of(body.model),
+                adapter=adapter or state.adapter_of(body.model),
             )
         except InvalidRequestError as error:
             raise renamed(_in_words_of(body, error), names) from None

@@ -26,6 +26,7 @@ from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
 from atom_server.schemas.embeddings import EmbeddingRequest
 from atom_server.schemas.fields.unsupported import refuse_unsupported
+from atom_server.state import ServerState
 
 router = APIRouter(tags=["embeddings"])
 
@@ -44,8 +45,9 @@ async def embeddings(request: Request) -> Response:
     model = state.engine.embedding_model
     model.check_dimensions(body.dimensions)
     pooling = model.choose_pooling(body.pooling)
-    prompts = await _prompts(request, body, model)
-    generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling)
+    task = _task(body, state)
+    prompts = await _prompts(request, body, model, task)
+    generation = await Generation.submit(request, body, prompts, _PARAMS, kind="embd", pooling=pooling, adapter=task)
     collected = await until_disconnect(request, collect(request, generation))
     vectors = [choice.embedding for choice in collected if choice.embedding is not None]
     if len(vectors) < len(collected):
@@ -56,10 +58,22 @@ async def embeddings(request: Request) -> Response:
     return Response(content, headers=headers, media_type="application/json")
 
 
-async def _prompts(request: Request, body: EmbeddingRequest, model: EmbeddingModel) -> list[PromptTokens]:
+def _task(body: EmbeddingRequest, state: ServerState) -> str | None:
+    """What the vectors are for, as `task` says, or `model`, which may name an adapter that is a task's."""
+    adapter = state.adapter_of(body.model)
+    if adapter and body.task is not None and body.task != adapter:
+        message = f"'task' is {body.task[:64]!r}, and 'model' names the adapter {adapter!r}: leave one of them out"
+        raise APIError(400, message, param="task")
+    state.engine.embedding_model.check_task(body.task)
+    return body.task or state.task_of(body.model)
+
+
+async def _prompts(
+    request: Request, body: EmbeddingRequest, model: EmbeddingModel, task: str | None
+) -> list[PromptTokens]:
     """Token ids of each prompt, behind the model's own where they are texts; or those of the conversation."""
     if body.messages is None:
-        before = model.prompt(body.prompt_name)
+        before = model.prompt(body.prompt_name, task)
         given = [before + one if isinstance(one, str) else one for one in body.input or ()]
         return await encode_prompts(request, body, given, param="input")
     messages = [message.model_dump(exclude_unset=True) for message in body.messages]

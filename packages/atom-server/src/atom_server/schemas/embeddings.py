@@ -35,6 +35,9 @@ class EmbeddingRequest(PromptRequest):
     prompt_name: Annotated[str, Field(max_length=256)] | None = Field(
         None, description="Which of the model's prompts is put before each text; left out, its default if it has one."
     )
+    task: Annotated[str, Field(max_length=256)] | None = Field(
+        None, description="What vectors are for, where the model has adapters for tasks: retrieval.query and others."
+    )
     dimensions: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
         None, description="Keep the first numbers only, where the model was made for that."
     )

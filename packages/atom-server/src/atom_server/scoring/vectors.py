@@ -22,8 +22,9 @@ async def score_by_vectors(request: Request, body: PairsRequest) -> tuple[Genera
     """Each text is embedded once, however often it stands in pairs."""
     pairs, param = body.pairs(), body.name_of("prompt") or "prompt"
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-    model = server_state(request).engine.embedding_model
-    pooling, before = model.choose_pooling(None), model.prompt(None)
+    state = server_state(request)
+    model = state.engine.embedding_model
+    pooling, before = model.choose_pooling(None), model.prompt(None, state.task_of(body.model))
     given = [before + text for text in texts]
     encoded = await encode_texts(request, given, add_special_tokens=True, param=param)
     prompts = [PromptTokens(token_ids) for token_ids in encoded]

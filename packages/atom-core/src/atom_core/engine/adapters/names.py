@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atom_core.config.engine_args import EngineArgs
 from atom_core.config.lora.limits import read_lora
@@ -14,29 +15,45 @@ from atom_core.config.sections import LoRAConfig
 from atom_core.errors import AdapterError, InvalidRequestError
 from atom_core.messages import NamedAdapter
 
+if TYPE_CHECKING:
+    from atom_models.adapters.tasks import Task
+    from atom_models.checkpoint import Checkpoint
+
 
 class AdapterNames:
     """Names of adapters, and the numbers under which the engine has them.
 
     Args:
         limits: None where none can be loaded.
+
+    Attributes:
+        tasks: the names of those that came with the model.
     """
 
-    def __init__(self, limits: LoRAConfig | None) -> None:
+    def __init__(self, limits: LoRAConfig | None, tasks: Sequence[str] = ()) -> None:
         self._limits = limits
+        self.tasks = tuple(tasks)
         self._loaded: dict[str, NamedAdapter] = {}
         self._coming: set[str] = set()
         self._ids = itertools.count(1)
 
     @classmethod
-    def of(cls, args: EngineArgs) -> tuple[AdapterNames, list[NamedAdapter]]:
+    def of(cls, args: EngineArgs, checkpoint: Checkpoint) -> tuple[AdapterNames, list[NamedAdapter]]:
         """Names without any adapter, and those to load at the start, of which only the configs were looked at.
+
+        Adapters that the checkpoint has for tasks are called as these.
 
         Raises:
             AdapterError: one of them cannot be served.
         """
-        names = cls(read_lora(args))
-        return names, [names.prepared(name, folder) for name, folder in (args.lora_modules or {}).items()]
+        from atom_models.adapters.tasks import read_tasks
+
+        tasks, modules = read_tasks(checkpoint), args.lora_modules or {}
+        if twice := sorted(modules.keys() & {task.name for task in tasks}):
+            raise AdapterError(f"lora_modules has {twice[0]!r}, which is a task of the model: choose another name")
+        names = cls(read_lora(args, tasks), [task.name for task in tasks])
+        at_start = [names._of_task(task, checkpoint) for task in tasks]
+        return names, at_start + [names.prepared(name, folder) for name, folder in modules.items()]
 
     @property
     def loaded(self) -> Mapping[str, NamedAdapter]:
@@ -69,13 +86,18 @@ class AdapterNames:
         """
         from atom_models.adapters.adapter_config import AdapterConfig
 
-        if self._limits is None:
+        # Tasks have their places, whether others may come or not.
+        if self._limits is None or self._limits.max_loras == len(self.tasks):
             raise AdapterError("this engine takes no adapters: start it with enable_lora or lora_modules")
-        if not NAME.fullmatch(name):
-            raise AdapterError(f"lora_name is {name[:200]!r}; allowed are 1 to 128 letters, digits and _.:/@+-")
+        _check_name("lora_name", name)
         self._check_place(name)
         AdapterConfig.read(Path(folder), max_rank=self._limits.max_rank)
         return NamedAdapter(next(self._ids), name, folder, time.time())
+
+    def _of_task(self, task: Task, checkpoint: Checkpoint) -> NamedAdapter:
+        _check_name("a task of the model", task.name)
+        own = task.name if task.folder == checkpoint.path else None
+        return NamedAdapter(next(self._ids), task.name, str(task.folder), time.time(), own)
 
     def reserve(self, adapter: NamedAdapter) -> None:
         """Keep its name and a place while the engine reads it; then `add` or `release` it.
@@ -112,3 +134,8 @@ class AdapterNames:
             raise AdapterError(f"the adapter {name!r} is loaded already: unload it first")
         if len(taken) >= most:
             raise AdapterError(f"{len(taken)} adapters are loaded, as many as max_loras allows: unload one first")
+
+
+def _check_name(what: str, name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise AdapterError(f"{what} is {name[:200]!r}; allowed are 1 to 128 letters, digits and _.:/@+-")

@@ -17,10 +17,12 @@ from atom_models.layers import (
     LayerNorm,
     MergedColumnParallelLinear,
     Residual,
+    Rotary,
     RowParallelLinear,
     Term,
     UngatedMLP,
     VocabularyEmbedding,
+    make_rotary,
 )
 
 
@@ -45,19 +47,26 @@ class BertConfig(EncoderConfig):
         """Row of the table of positions that a text's first token has."""
         return 0
 
+    @property
+    def rope(self) -> Mapping[str, Any] | None:
+        """How queries and keys are rotated; None where positions have a table instead."""
+        return None
+
 
 class BertEmbeddings(Layer):
-    """A token's row, its position's, and that of the text it is in (of a pair: 0, then 1), normed together."""
+    """A token's row, its position's if they have a table, and its text's (of a pair: 0, then 1), normed together."""
 
     def __init__(self, config: BertConfig, context: BuildContext, *, prefix: str) -> None:
         super().__init__()
         self._first_position = config.first_position
 
         def table(num_rows: int, name: str) -> VocabularyEmbedding:
-            return VocabularyEmbedding(num_rows, config.hidden_size, context, prefix=f"{prefix}.{name}")
+            return VocabularyEmbedding(num_rows, config.hidden_size, context, prefix=f"{prefix}.{name}", adaptable=True)
 
         self.word_embeddings = table(config.vocab_size, "word_embeddings")
-        self.position_embeddings = table(config.max_position_embeddings, "position_embeddings")
+        self.position_embeddings: VocabularyEmbedding | None = None
+        if config.rope is None:
+            self.position_embeddings = table(config.max_position_embeddings, "position_embeddings")
         self.token_type_embeddings = table(config.type_vocab_size, "token_type_embeddings")
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps, context, prefix=f"{prefix}.LayerNorm")
 
@@ -66,17 +75,21 @@ class BertEmbeddings(Layer):
     ) -> torch.Tensor:
         token_types = torch.zeros_like(input_ids) if token_types is None else token_types
         embeds = self.word_embeddings(input_ids) + self.token_type_embeddings(token_types)
-        return self.norm(embeds + self.position_embeddings(positions + self._first_position))
+        if self.position_embeddings is not None:
+            embeds = embeds + self.position_embeddings(positions + self._first_position)
+        return self.norm(embeds)
 
 
 class BertAttention(Layer):
-    def __init__(self, config: BertConfig, context: BuildContext, *, prefix: str) -> None:
+    def __init__(self, config: BertConfig, context: BuildContext, *, prefix: str, rotary: Rotary | None) -> None:
         super().__init__()
         size, num_heads = config.hidden_size, context.split(config.num_attention_heads, "num_attention_heads")
         self.qkv_proj = MergedColumnParallelLinear(
             size, dict.fromkeys(("query", "key", "value"), size), context, prefix=f"{prefix}.self.qkv", bias=True
         )
-        self.attn = EncoderAttention(num_heads, config.head_size, context=context, prefix=f"{prefix}.self.attn")
+        self.attn = EncoderAttention(
+            num_heads, config.head_size, context=context, prefix=f"{prefix}.self.attn", rotary=rotary
+        )
         self.dense = RowParallelLinear(size, size, context, prefix=f"{prefix}.output.dense", bias=True)
 
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> Term:
@@ -87,10 +100,10 @@ class BertAttention(Layer):
 class BertLayer(Layer):
     """Each half is added to its input, and the sum is normed."""
 
-    def __init__(self, config: BertConfig, context: BuildContext, *, prefix: str) -> None:
+    def __init__(self, config: BertConfig, context: BuildContext, *, prefix: str, rotary: Rotary | None) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.layer_norm_eps
-        self.attention = BertAttention(config, context, prefix=f"{prefix}.attention")
+        self.attention = BertAttention(config, context, prefix=f"{prefix}.attention", rotary=rotary)
         self.attention_norm = LayerNorm(size, eps, context, prefix=f"{prefix}.attention.output.LayerNorm")
         self.mlp = UngatedMLP(
             size,
@@ -118,10 +131,14 @@ class BertModel(Encoder):
 
     def __init__(self, config: Mapping[str, Any], context: BuildContext) -> None:
         super().__init__(config, context)
-        self.embeddings = BertEmbeddings(self.config, context, prefix="embeddings")
+        known = self.config
+        self.embeddings = BertEmbeddings(known, context, prefix="embeddings")
+        rotary: Rotary | None = None
+        if known.rope is not None:
+            rotary = make_rotary(known.rope, known.head_size, known.max_position_embeddings, context=context)
         self.layers = nn.ModuleList(
-            BertLayer(self.config, context, prefix=f"encoder.layer.{layer_id}")
-            for layer_id in range(self.config.num_hidden_layers)
+            BertLayer(known, context, prefix=f"encoder.layer.{layer_id}", rotary=rotary)
+            for layer_id in range(known.num_hidden_layers)
         )
 
     def forward(

@@ -1,6 +1,7 @@
 """RoBERTa: Liu et al. 2019, https://arxiv.org/abs/1907.11692; XLM-R: Conneau et al. 2020, https://arxiv.org/abs/1911.02116.
 
-BERT with positions that begin behind that of padding, and another head for classes.
+BERT with positions that begin behind that of padding, and another head for classes. Jina publishes XLM-R under other
+names of weights.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any, ClassVar
 
 from atom_models.architectures.encoders.bert import BertConfig, BertModel
 from atom_models.build_context import BuildContext
-from atom_models.encoder import TanhHead
+from atom_models.encoder import OwnNames, TanhHead
+from atom_models.encoder.names_of_jina import own_names_of_jina
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class RobertaModel(BertModel):
     config_class: ClassVar[type[RobertaConfig]] = RobertaConfig
     base_prefix = "roberta."
     passed_over = ("embeddings.position_ids", "pooler.", "lm_head.")
+
+    @classmethod
+    def own_name(cls, stored: str) -> OwnNames:
+        return own_names_of_jina(super().own_name(stored))
 
 
 class RobertaForMaskedLM(RobertaModel):
