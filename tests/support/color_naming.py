@@ -2,8 +2,8 @@
 
 A random model says whether two programs compute the same; this one says whether what they compute is right. Its answer
 is the word for the color that the picture has most of: ``red``, ``green`` or ``blue``, or ``nothing`` where there is no
-picture or one that is mostly black; and then it ends. All weights are 0, so that the layers which are not named here change nothing,
-but for those of norms, which are 1, and these:
+picture or one that is mostly black; and then it ends. All weights are 0, so that the layers which are not named here
+change nothing, but for those of norms, which are 1, and these:
 
 - Patches. Pixels come as -1 to 1. Each color has an element that is its mean over the patch, and one of the opposite,
   which makes the sum of all elements 0: layer norms scale them, and move nothing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -16,6 +16,8 @@ from atom_models.quantization.published.headers import Header
 from atom_models.weights.safetensors_source import SafetensorsSource
 
 _NAME = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<matrix>[AB])(?:\.default)?\.weight")
+_DECODER = re.compile(r"^(?:model\.|language_model\.)+")
+_OF_TOWER = re.compile(r"(?:visual|vision_\w+|\w+_projector)\.")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -34,10 +36,11 @@ def read_adapter(folder: Path, linears: Mapping[str, tuple[int, int]], *, max_ra
     source = SafetensorsSource((file,))
     try:
         headers = source.headers().tensors
-        names = _names_of_matrices(headers, linears)
+        spelled = {_within(name): name for name in linears}
+        names = _names_of_matrices(headers, spelled)
         for module, own in names.items():
             found = {matrix: headers[name] for matrix, name in own.items()}
-            _check(module, found, linears, config, max_rank=max_rank)
+            _check(module, found, linears[spelled[_within(module)]], config, max_rank=max_rank)
         tensors = dict(source.read([name for own in names.values() for name in own.values()]))
     except (CheckpointError, AdapterError) as error:
         raise AdapterError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
@@ -46,22 +49,28 @@ def read_adapter(folder: Path, linears: Mapping[str, tuple[int, int]], *, max_ra
         a, b = (tensors[own[matrix]].float() for matrix in "AB")
         if not (a.isfinite().all() and b.isfinite().all()):
             raise AdapterError(f"{file}: the matrices of {module} hold numbers that are not finite")
-        matrices[module] = LowRank(a, b * config.scaling_of(module))
+        matrices[spelled[_within(module)]] = LowRank(a, b * config.scaling_of(module))
     return Adapter(matrices)
 
 
-def _names_of_matrices(
-    headers: Mapping[str, Header], linears: Mapping[str, tuple[int, int]]
-) -> dict[str, dict[str, str]]:
-    """The names of A and B in the file, by the module."""
+def _within(module: str) -> str:
+    """A module's name within the decoder: transformers called what stands before it by several names in turn."""
+    return _DECODER.sub("", module)
+
+
+def _names_of_matrices(headers: Mapping[str, Header], linears: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The names of A and B in the file, by the module as it is called there; `linears` are by `_within`."""
     found: dict[str, dict[str, str]] = {}
+    called: dict[str, str] = {}
     for name in headers:
         parts = _NAME.fullmatch(name)
         if parts is None:
             raise AdapterError(f"the tensor {name} is neither A nor B of a linear: nothing else is served")
         module = parts["module"]
-        if module not in linears:
+        if _within(module) not in linears:
             raise AdapterError(_why_not(module, linears))
+        if (other := called.setdefault(_within(module), module)) != module:
+            raise AdapterError(f"{module} and {other} are two names of one linear")
         own = found.setdefault(module, {})
         if parts["matrix"] in own:
             raise AdapterError(f"{module} has two matrices {parts['matrix']}")
@@ -74,9 +83,14 @@ def _names_of_matrices(
     return found
 
 
-def _why_not(module: str, linears: Mapping[str, tuple[int, int]]) -> str:
+def _why_not(module: str, linears: Iterable[str]) -> str:
     if ".experts." in f".{module}.":
         return f"{module} is of experts, whose matrices take no adapters: train without them, or merge the adapter"
+    if _OF_TOWER.match(_within(module)):
+        return (
+            f"{module} is of the part that sees, which takes no adapters: train without it (exclude_modules of PEFT), "
+            "or merge the adapter"
+        )
     if module.rpartition(".")[2] in ("lm_head", "embed_tokens"):
         return f"{module} takes no adapters: neither the embedding nor the head does; merge the adapter"
     some = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
@@ -86,12 +100,12 @@ def _why_not(module: str, linears: Mapping[str, tuple[int, int]]) -> str:
 def _check(
     module: str,
     matrices: Mapping[str, Header],
-    linears: Mapping[str, tuple[int, int]],
+    sizes: tuple[int, int],
     config: AdapterConfig,
     *,
     max_rank: int,
 ) -> None:
-    rank, (num_inputs, num_outputs) = config.rank_of(module), linears[module]
+    rank, (num_inputs, num_outputs) = config.rank_of(module), sizes
     if rank > max_rank:
         raise AdapterError(f"the rank of {module} is {rank}, above max_lora_rank {max_rank}: raise that")
     for matrix, shape in (("A", (rank, num_inputs)), ("B", (num_outputs, rank))):
