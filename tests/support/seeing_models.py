@@ -154,6 +154,18 @@ def states_of_transformers(folder: Path, prompts: list[tuple[list[int], list[Ima
         return [model(**_inputs(tokens, images)).last_hidden_state[0] for tokens, images in prompts]
 
 
+def logprobs_of_transformers(folder: Path, prompts: list[tuple[list[int], list[Image]]]) -> list[torch.Tensor]:
+    """What `transformers` thinks of all tokens behind each token of a prompt: logarithms ``[T, V]`` of probabilities.
+
+    Pictures have all their tokens among the T.
+    """
+    import transformers
+
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        return [model(**_inputs(tokens, images)).logits[0].log_softmax(-1) for tokens, images in prompts]
+
+
 def _inputs(tokens: list[int], images: list[Image]) -> dict[str, torch.Tensor]:
     """What a model of `transformers` takes for a prompt with one image token for each picture."""
     left = iter(images)

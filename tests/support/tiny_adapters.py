@@ -56,6 +56,25 @@ def make_adapter(
     return folder
 
 
+def adapter_of_all(folder: Path, model: Path, *, seed: int = 1, std: float = 0.12) -> Path:
+    """Writes an adapter for all linears of a model that take one, and returns its folder."""
+    from atom_models import BuildContext, open_checkpoint
+    from atom_models.adapters.loaded import LoadedAdapters
+    from atom_models.model import construct_model
+
+    context = BuildContext(takes_adapters=True, max_model_len=16)
+    built = construct_model(open_checkpoint(model), context)
+    linears = LoadedAdapters(built, context, max_loras=1, max_rank=1).linears
+
+    def leave_out_others(tensors: Matrices) -> None:
+        for name in list(tensors):
+            if name.removeprefix("base_model.model.").rpartition(".lora_")[0] not in linears:
+                del tensors[name]
+
+    names = sorted({name.rpartition(".")[2] for name in linears})
+    return make_adapter(folder, model, seed=seed, std=std, modules=names, change=leave_out_others)
+
+
 def merge(folder: str | Path, base: str | Path, adapter: str | Path) -> Path:
     """Writes the checkpoint `base` with ``W + scaling * B @ A`` in the place of W, and returns its folder."""
     shutil.copytree(base, folder)

@@ -26,6 +26,13 @@ _CLIP = {"model_type": "clip_vision_model", **_TOWER}
 # With more layers than a trial has of other parts.
 _DEEP = _CLIP | {"num_hidden_layers": 6}
 _SIGLIP = {"model_type": "siglip_vision_model", **_TOWER}
+_PIXTRAL = {"model_type": "pixtral", **_TOWER, "head_dim": 16, "image_size": 24}
+_ALL_PATCHES = {"vision_feature_select_strategy": "full", "vision_feature_layer": -1}
+_BOUND = {
+    "image_processor_type": "PixtralImageProcessor",
+    "size": {"longest_edge": 24},
+    "patch_size": {"height": PATCH, "width": PATCH},
+}
 _CROPPED = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": SIDE}} | {
     "crop_size": {"height": SIDE, "width": SIDE}
 }
@@ -40,6 +47,10 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         _STRETCHED,
     ),
     "vipllava": ("vipllava", {"vision_config": _DEEP, "vision_feature_layers": [-1, -2, -6]}, _CROPPED),
+}
+# Pictures of many sizes, whose rows tokens end: as above.
+IN_ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "pixtral": ("llava", {"vision_config": _PIXTRAL, **_ALL_PATCHES}, _BOUND),
 }
 _QWEN2_VL = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 _SQUARE = {"image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]}
@@ -71,14 +82,14 @@ _INDEX = ("llava", "vipllava", "llava_next", "aya_vision")
 
 
 def make_fallback_seeing(name: str, folder: str | Path, **overrides: Any) -> Path:
-    """Writes a float32 checkpoint (a key of `SEEING` or `REFUSED`), and returns its folder."""
-    known = SEEING | REFUSED
+    """Writes a float32 checkpoint (a key of `SEEING`, `REFUSED` or `IN_ROWS`), and returns its folder."""
+    known = SEEING | REFUSED | IN_ROWS
     model_type, fields, processor = known[name]
     folder, sizes = Path(folder), SIZES | {"vocab_size": 512, "max_position_embeddings": 512}
     text = {"model_type": _TEXT.get(name, "llama"), **sizes, **fields.get("text_config", {})}
     token = {"image_token_index" if model_type in _INDEX else "image_token_id": IMAGE}
     config = transformers.AutoConfig.for_model(model_type, **(fields | token | overrides | {"text_config": text}))
-    torch.manual_seed(sorted(known).index(name))
+    torch.manual_seed([*sorted(SEEING | REFUSED), *IN_ROWS].index(name))
     model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     redraw(model)
     model.save_pretrained(folder)

@@ -251,17 +251,17 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def add_special_tokens(folder: str | Path, texts: Sequence[str]) -> None:
-    """Makes the last tokens of a tokenizer that `write_tokenizer` wrote the special tokens `texts`."""
+def add_special_tokens(folder: str | Path, texts: Sequence[str], words: Sequence[str] = ()) -> None:
+    """Makes the last tokens of a tokenizer that `write_tokenizer` wrote the special tokens `texts`, then `words`."""
     path = Path(folder) / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
     model = tokenizer["model"]
-    kept = len(model["vocab"]) - len(texts)
+    kept = len(model["vocab"]) - len(texts) - len(words)
     model["vocab"] = {token: token_id for token, token_id in model["vocab"].items() if token_id < kept}
     # The last tokens are what the last merges make, so nothing else is made of them.
     model["merges"] = [pair for pair in model["merges"] if "".join(pair) in model["vocab"]]
     form = {name: tokenizer["added_tokens"][0][name] for name in ("single_word", "lstrip", "rstrip", "normalized")}
-    for token_id, text in enumerate(texts, start=kept):
+    for token_id, text in enumerate((*texts, *words), start=kept):
         model["vocab"][text] = token_id
-        tokenizer["added_tokens"].append({"id": token_id, "content": text, "special": True, **form})
+        tokenizer["added_tokens"].append({"id": token_id, "content": text, "special": text in texts, **form})
     _write_json(path, tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from seeing_models import make_seeing
@@ -21,10 +22,13 @@ TEMPLATE = (
 )
 
 
-def make_tiny_seeing(folder: Path) -> Path:
-    """Writes a checkpoint of Qwen3-VL for pictures of 1 to 64 tokens of 8 x 8 pixels, and returns its folder."""
+def make_tiny_seeing(folder: Path, words: Sequence[str] = ()) -> Path:
+    """Writes a checkpoint of Qwen3-VL for pictures of 1 to 64 tokens of 8 x 8 pixels, and returns its folder.
+
+    The last tokens are `words`.
+    """
     make_seeing(folder)
     write_tokenizer(folder, _VOCABULARY)
-    add_special_tokens(folder, (*_MARKS, *_UNUSED))
+    add_special_tokens(folder, (*_MARKS, *_UNUSED[len(words) :]), words)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from atom_core import LLMEngine, SamplingParams
-from atom_models import BuildContext, open_checkpoint
-from atom_models.adapters.loaded import LoadedAdapters
-from atom_models.model import construct_model
-from tiny_adapters import make_adapter, merge
+from tiny_adapters import adapter_of_all, make_adapter, merge
 
 SMALL = {"dtype": "float32", "num_kv_blocks": 128, "max_num_seqs": 8, "num_threads": 1, "skip_tokenizer_init": True}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -18,21 +13,6 @@ PROMPTS = [list(range(3, 40)), list(range(50, 58)), list(range(100, 190))]
 # Latents beside a mixture, and delta nets beside attention.
 QUICK = ["deepseek_v3", "qwen3_next"]
 OTHERS = ["qwen3_moe", "gpt_oss", "gemma3", "kimi_linear", "qwen3_5", "glm4_moe", "minimax_m2"]
-
-
-def adapter_of_all(folder: Path, model: Path) -> Path:
-    """An adapter for all linears that take one."""
-    context = BuildContext(takes_adapters=True, max_model_len=16)
-    built = construct_model(open_checkpoint(model), context)
-    linears = LoadedAdapters(built, context, max_loras=1, max_rank=1).linears
-
-    def leave_out_others(tensors):
-        for name in list(tensors):
-            if name.removeprefix("base_model.model.").rpartition(".lora_")[0] not in linears:
-                del tensors[name]
-
-    names = sorted({name.rpartition(".")[2] for name in linears})
-    return make_adapter(folder, model, seed=1, std=0.12, modules=names, change=leave_out_others)
 
 
 def tokens(engine, adapter=None):

@@ -16,6 +16,7 @@ import transformers
 
 from atom_core import LLMEngine, SamplingParams
 from atom_core.errors import InvalidRequestError
+from atom_models.vision.positions import widened
 from tiny_fallback_seeing import IMAGE, SEEING, make_fallback_seeing
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
@@ -117,6 +118,29 @@ def test_other_pictures_behind_equal_tokens_share_no_block(engine: LLMEngine):
         return engine.generate([prompt], GREEDY, use_tqdm=False)[0]["num_cached_tokens"]
 
     assert [cached(seed) for seed in (11, 12, 11, 12)] == [0, 0, 32, 32]
+
+
+def test_pictures_of_many_sizes_give_the_tokens_of_transformers_in_batches_and_parts(tmp_path: Path):
+    from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+
+    folder = make_fallback_seeing("pixtral", tmp_path)
+    model: Any = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    made = PixtralImageProcessorPil.from_pretrained(folder)
+    expected, spec = [], None
+    for settings in ({}, {"max_num_batched_tokens": 7, "max_num_seqs": 3, "max_num_image_tokens": 42}):
+        with open_engine(folder, **settings) as engine:
+            spec = engine.info.images
+            assert spec is not None
+            for tokens, images in () if expected else PROMPTS:
+                seen = made(images, return_tensors="pt", input_data_format="channels_last") if images else {}
+                wide, _ = widened(tokens, [spec.fitted(*one.shape[:2]) for one in images], spec)
+                ids = torch.tensor([wide])
+                given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **seen}
+                output = model.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=None)
+                expected.append(output[0, len(wide) :].tolist())
+            assert expected[0] != expected[1]
+            for _ in range(2):  # and from a warm cache
+                assert tokens_of(engine, GIVEN) == expected
 
 
 def test_texts_alone_give_the_same_tokens_and_pictures_are_refused(folder: Path, expected: list[list[int]]):

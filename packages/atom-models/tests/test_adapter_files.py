@@ -52,6 +52,32 @@ def test_the_matrices_are_those_by_which_merged_weights_differ(tiny_llama, tmp_p
         assert np.allclose((low_rank.b @ low_rank.a).numpy(), change, atol=1e-5), module
 
 
+@pytest.mark.parametrize("prefix", ["model.language_model.layers", "language_model.model.layers", "model.layers"])
+@pytest.mark.parametrize("own", ["model.layers", "language_model.model.layers"])
+def test_a_decoder_is_found_by_each_name_that_transformers_had_for_it(tiny_llama, tmp_path, own, prefix):
+    def rename(tensors):
+        for name in list(tensors):
+            tensors[name.replace("model.layers", prefix)] = tensors.pop(name)
+
+    full = f"{prefix}.0.self_attn.q_proj"
+    folder = make_adapter(tmp_path, tiny_llama, modules=["q_proj"], alpha_pattern={full: 80}, change=rename)
+    linears = {name.replace("model.layers", own): shape for name, shape in linears_of(tiny_llama).items()}
+    found = read_adapter(folder, linears, max_rank=16).matrices
+    assert set(found) == {f"{own}.{layer}.self_attn.q_proj" for layer in range(2)}
+    first, tensors = found[f"{own}.0.self_attn.q_proj"], load_file(folder / WEIGHTS)
+    assert np.allclose(first.b.numpy(), 20 * tensors[f"base_model.model.{full}.lora_B.weight"])
+
+
+def test_one_linear_by_two_names_is_refused(tiny_llama, tmp_path):
+    def add(tensors):
+        for name in list(tensors):
+            tensors[name.replace("model.layers", "language_model.model.layers")] = tensors[name]
+
+    folder = make_adapter(tmp_path, tiny_llama, modules=["q_proj"], change=add)
+    with pytest.raises(AdapterError, match="are two names of one linear"):
+        read(folder, tiny_llama)
+
+
 @pytest.mark.parametrize(
     ("pattern", "fits"),
     [("q_proj", True), ("0.self_attn.q_proj", True), (r"layers\.[0-9]\.self_attn\.q_proj", True), ("proj", False)],

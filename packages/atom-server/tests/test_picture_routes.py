@@ -8,10 +8,12 @@ import threading
 import time
 
 import httpx
+import jsonschema
+import numpy as np
 import pytest
 from PIL import Image
 
-from atom_core import LLMEngine, SamplingParams
+from atom_core import LLMEngine, SamplingParams, StructuredOutputParams
 from atom_server import ServerOptions
 from atom_server.cli.terminal.engine_chats import chats_of
 from atom_server.errors import APIError
@@ -28,6 +30,12 @@ URL, OTHER = url_of(file_of(NOISE)), url_of(file_of(two_colors(24, 24)))
 # 40 x 30 pixels are brought to 40 x 32: 5 x 4 tokens of 8 x 8 pixels.
 NUM_TOKENS = 20
 GREEDY = {"temperature": 0}
+SCHEMA = {
+    "type": "object",
+    "properties": {"color": {"type": "string", "maxLength": 6}, "size": {"enum": ["small", "large"]}},
+    "required": ["color", "size"],
+    "additionalProperties": False,
+}
 
 
 def shown(*urls, text=TEXT, role="user"):
@@ -53,13 +61,18 @@ def seeing(make_server, folder):
 
 
 @pytest.fixture(scope="module")
-def expected(folder):
-    """The tokens that an engine without a server gives, and those of another picture."""
+def answers(folder):
+    """``answers(**params)``: what an engine without a server gives for the picture, and for another one."""
     engine = LLMEngine(str(folder), dtype="float32", num_threads=1, num_kv_blocks=64)
-    params = SamplingParams(temperature=0.0, max_tokens=8)
     prompts = [{"prompt": PROMPT, "images": [picture]} for picture in (NOISE, two_colors(24, 24))]
-    yield [result["token_ids"] for result in engine.generate(prompts, params, use_tqdm=False)]
+    yield lambda **params: engine.generate(prompts, SamplingParams(temperature=0.0, **params), use_tqdm=False)
     engine.close()
+
+
+@pytest.fixture(scope="module")
+def expected(answers):
+    """The tokens of both answers."""
+    return [answer["token_ids"] for answer in answers(max_tokens=8)]
 
 
 def chat(server, messages, **fields):
@@ -88,6 +101,57 @@ def test_an_official_client_streams_what_is_said_of_a_picture(seeing):
         )
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == chat(seeing, shown(URL)).json()["choices"][0]["message"]["content"]
+
+
+def test_an_answer_about_a_picture_follows_its_schema_as_one_of_an_engine_without_a_server(seeing, answers):
+    alone = [
+        answer["text"] for answer in answers(max_tokens=100, structured_outputs=StructuredOutputParams(json=SCHEMA))
+    ]
+    form = {"type": "json_schema", "json_schema": {"name": "thing", "schema": SCHEMA, "strict": True}}
+    asked = [chat(seeing, shown(url), response_format=form, max_tokens=100).json() for url in (URL, OTHER)]
+    assert [answer["choices"][0]["message"]["content"] for answer in asked] == alone
+    for text in alone:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    assert alone[0] != alone[1]
+
+
+def test_a_tool_that_has_to_be_called_is_called_by_what_the_picture_shows(seeing):
+    function = {"name": "paint", "parameters": SCHEMA}
+    fields = {"tools": [{"type": "function", "function": function}], "parallel_tool_calls": False, "max_tokens": 100}
+    choice = {"type": "function", "function": {"name": "paint"}}
+    said = []
+    for url in (URL, OTHER, URL):
+        [answer] = chat(seeing, shown(url), tool_choice=choice, **fields).json()["choices"]
+        assert answer["finish_reason"] == "tool_calls"
+        [call] = answer["message"]["tool_calls"]
+        assert call["function"]["name"] == "paint"
+        said.append(json.loads(call["function"]["arguments"]))
+        jsonschema.validate(said[-1], SCHEMA)
+    assert said[0] == said[2] != said[1]
+    tool = {"name": "paint", "input_schema": SCHEMA}
+    blocks = [{"type": "image", "source": source(URL)}, {"type": "text", "text": TEXT}]
+    used = {"tools": [tool], "tool_choice": {"type": "tool", "name": "paint"}, "max_tokens": 100, **GREEDY}
+    [block] = seeing.post("/v1/messages", messages=[{"role": "user", "content": blocks}], **used).json()["content"]
+    assert (block["type"], block["name"]) == ("tool_use", "paint")
+    jsonschema.validate(block["input"], SCHEMA)
+
+
+def test_log_probabilities_are_those_of_an_engine_without_a_server(seeing, answers):
+    alone = answers(max_tokens=8, logprobs=2, prompt_logprobs=1)
+    image = seeing.engine.info.images.image_token_id
+    for url, answer in zip((URL, OTHER), alone, strict=True):
+        asked = chat(seeing, shown(url), logprobs=True, top_logprobs=2, prompt_logprobs=1, return_token_ids=True).json()
+        [choice] = asked["choices"]
+        told = [
+            (one["logprob"], *(top["logprob"] for top in one["top_logprobs"])) for one in choice["logprobs"]["content"]
+        ]
+        expected = [(one.logprob, *(top[-1] for top in one.top)) for one in answer["logprobs"]]
+        assert np.array(told) == pytest.approx(np.array(expected), abs=1e-4)
+        first, *rows = choice["prompt_logprobs"]
+        assert first is None
+        of_tokens = [row[str(token)]["logprob"] for row, token in zip(rows, asked["prompt_token_ids"][1:], strict=True)]
+        assert of_tokens == pytest.approx([one.logprob for one in answer["prompt_logprobs"]], abs=1e-4)
+        assert asked["prompt_token_ids"].count(image) == (NUM_TOKENS if url == URL else 9)
 
 
 def test_tokens_of_pictures_are_counted_and_told(seeing):
@@ -262,7 +326,7 @@ def test_a_batch_answers_lines_with_pictures_and_no_log_has_their_data(seeing, e
         while (batch := client.batches.retrieve(batch.id)).status not in ("completed", "failed"):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        answer = json.loads(client.files.content(batch.output_file_id).text)
+        answer = json.loads(client.files.content(batch.output_file_id or "").text)
         refused = chat(front, [{"role": "user", "content": {"url": URL}}])
     assert answer["response"]["body"]["choices"][0]["token_ids"] == expected[0]
     data = source(URL)["data"][:16]

@@ -12,7 +12,7 @@ from torch import nn
 from atom_models.adapters.adapted_linear import AdaptedLinear
 from atom_models.adapters.adapter import Adapter
 from atom_models.adapters.errors import AdapterError
-from atom_models.adapters.owners import as_named
+from atom_models.adapters.owners import of_decoder
 from atom_models.adapters.reading import read_adapter
 from atom_models.adapters.reading_tasks import read_task
 from atom_models.adapters.step import AdapterStep
@@ -50,7 +50,7 @@ class LoadedAdapters:
         linears = (module.adapted for module in model.modules() if isinstance(module, Linear | VocabularyEmbedding))
         self._linears: list[AdaptedLinear] = [adapted for adapted in linears if adapted is not None]
         self.linears = {part.name: part.shape for linear in self._linears for part in linear.parts}
-        self._own_modules = partial(_modules_of, model) if isinstance(model, Encoder) else as_named
+        self._own_modules = partial(_modules_of, model) if isinstance(model, Encoder) else of_decoder(self.linears)
         self._loaded: dict[int, Adapter] = {}
         # The place of each adapter in the linears.
         self._places: dict[int, int] = {}

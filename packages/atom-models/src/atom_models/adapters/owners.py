@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from atom_models.adapters.adapter import LowRank
 from atom_models.adapters.errors import AdapterError
 
+_BEFORE_DECODER = re.compile(r"^(?:model\.|language_model\.)+")
 OwnModules = Callable[[str], tuple[str, ...]]
 """``(name in a file) -> names in the model``: none where it is passed over, several where it is packed there."""
 
 
-def as_named(module: str) -> tuple[str, ...]:
-    """The names of a model that calls everything as its checkpoints do."""
-    return (module,)
+def within_decoder(module: str) -> str:
+    """A module's name within the decoder: transformers called what stands before it by several names in turn."""
+    return _BEFORE_DECODER.sub("", module)
+
+
+def of_decoder(modules: Iterable[str]) -> OwnModules:
+    """The names of a model that has these `modules`, and calls all within the decoder as its checkpoints do."""
+    spelled = {within_decoder(module): module for module in modules}
+    return lambda module: (spelled.get(within_decoder(module), module),)
 
 
 def among_owners(own: Sequence[str], matrices: LowRank, shapes: Mapping[str, tuple[int, int]]) -> dict[str, LowRank]:

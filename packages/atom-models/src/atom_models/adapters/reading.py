@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from atom_models.adapters.adapter import Adapter, LowRank
 from atom_models.adapters.adapter_config import WEIGHTS, AdapterConfig
 from atom_models.adapters.errors import AdapterError
-from atom_models.adapters.owners import OwnModules, among_owners, as_named
+from atom_models.adapters.owners import OwnModules, among_owners, of_decoder, within_decoder
 from atom_models.checkpoint import CheckpointError
 from atom_models.quantization.published.headers import Header
 from atom_models.weights.safetensors_source import SafetensorsSource
@@ -20,11 +20,12 @@ from atom_models.weights.safetensors_source import SafetensorsSource
 _NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?:embedding_)?(?P<matrix>[AB])(?:\.default)?(?:\.weight)?"
 )
+_OF_TOWER = re.compile(r"(?:visual|vision_\w+|\w+_projector)\.")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def read_adapter(
-    folder: Path, linears: Mapping[str, tuple[int, int]], *, max_rank: int, own_modules: OwnModules = as_named
+    folder: Path, linears: Mapping[str, tuple[int, int]], *, max_rank: int, own_modules: OwnModules | None = None
 ) -> Adapter:
     """The adapter of a folder.
 
@@ -32,11 +33,12 @@ def read_adapter(
         linears: the names of the linears that may have one, with their inputs and outputs over all ranks; tables of
             rows may be among them.
         max_rank: the largest rank that is served.
-        own_modules: the model's names for modules of the file.
+        own_modules: the model's names for modules of the file; None where it is a decoder.
 
     Raises:
         AdapterError: it does not fit the model; no tensor is read before all of their shapes are known to fit.
     """
+    own_modules = own_modules or of_decoder(linears)
     config = AdapterConfig.read(folder, max_rank=max_rank)
     file = folder / WEIGHTS
     source = SafetensorsSource((file,))
@@ -65,6 +67,7 @@ def _names_of_matrices(
 ) -> dict[str, dict[str, str]]:
     """The names of A and B in the file, by the module there; what the model passes over is left out."""
     found: dict[str, dict[str, str]] = {}
+    called: dict[tuple[str, ...], str] = {}
     for name in headers:
         parts = _NAME.fullmatch(name)
         if parts is None:
@@ -75,6 +78,8 @@ def _names_of_matrices(
             raise AdapterError(_why_not(module, linears))
         if not owners:
             continue
+        if (other := called.setdefault(owners, module)) != module:
+            raise AdapterError(f"{module} and {other} are two names of one linear")
         own = found.setdefault(module, {})
         if parts["matrix"] in own:
             raise AdapterError(f"{module} has two matrices {parts['matrix']}")
@@ -87,9 +92,14 @@ def _names_of_matrices(
     return found
 
 
-def _why_not(module: str, linears: Mapping[str, tuple[int, int]]) -> str:
+def _why_not(module: str, linears: Iterable[str]) -> str:
     if ".experts." in f".{module}.":
         return f"{module} is of experts, whose matrices take no adapters: train without them, or merge the adapter"
+    if _OF_TOWER.match(within_decoder(module)):
+        return (
+            f"{module} is of the part that sees, which takes no adapters: train without it (exclude_modules of PEFT), "
+            "or merge the adapter"
+        )
     if module.rpartition(".")[2] in ("lm_head", "embed_tokens"):
         return f"{module} takes no adapters: neither the embedding nor the head does; merge the adapter"
     some = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))

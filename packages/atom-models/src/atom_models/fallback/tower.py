@@ -1,4 +1,4 @@
-"""`TransformersTower`: the part of transformers' model that sees, for pictures of one size."""
+"""`TransformersTower`: the part of transformers' model that sees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from atom_models.fallback.admission import refuse_pictures
-from atom_models.vision.tower import VisionTower
+from atom_models.vision.tower import RunLayers, VisionTower
 from atom_models.vision.towers.step import TowerStep, starts_of
 
 if TYPE_CHECKING:
@@ -47,16 +47,16 @@ def check_pictures(model: Any, spec: VisionSpec) -> None:
             found = _features(model, torch.zeros(2, 3, height, width, dtype=table.dtype, device="meta"))
     except Exception as error:
         raise refuse_pictures(model_type, f"its tower does not run ({type(error).__name__}: {error})") from None
-    expected = [2, spec.num_tokens(height, width), table.shape[1]]
+    expected = [2 * (height // spec.unit) * (width // spec.unit), table.shape[1]]
     if list(found.shape) != expected:
         reason = f"it gives two pictures features of {list(found.shape)}, and prompts have room for {expected}"
         raise refuse_pictures(model_type, reason)
 
 
 def _features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """``[pictures, tokens of one, width]``."""
+    """``[tokens of all pictures, width]``; the pictures have one size."""
     found = model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
-    return found if isinstance(found, torch.Tensor) else torch.stack(list(found))
+    return torch.cat(list(found))
 
 
 class TransformersTower(VisionTower):
@@ -81,14 +81,36 @@ class TransformersTower(VisionTower):
     def capturable(self) -> bool:
         return False
 
+    def encode(self, pictures: Sequence[torch.Tensor], run: RunLayers | None = None) -> list[torch.Tensor]:
+        """Those of one size run as one batch."""
+        sizes, found = [picture.shape for picture in pictures], {}
+        for size in dict.fromkeys(sizes):
+            own = [index for index, other in enumerate(sizes) if other == size]
+            features = super().encode([pictures[index] for index in own], run)
+            found |= zip(own, features, strict=True)
+        return [found[index] for index in range(len(pictures))]
+
     def begin(self, pictures: Sequence[torch.Tensor] | torch.Tensor, batch: PictureBatch) -> TowerStep:
         pixels = self.pixel_values(pictures).to(self._dtype)
         return TowerStep(pixels, (starts_of(batch.lengths, batch.device),))
 
     def run(self, step: TowerStep) -> torch.Tensor:
-        return _features(self._model(), step.rows).flatten(0, 1)
+        return _features(self._model(), step.rows)
 
     def pixel_values(self, pictures: Sequence[torch.Tensor] | torch.Tensor) -> torch.Tensor:
-        """uint8 ``[height, width, 3]`` each -> float32 ``[pictures, 3, height, width]``, as processors give them."""
+        """uint8 ``[height, width, 3]`` each, of one size -> float32 ``[pictures, 3, height, width]``."""
         pixels = torch.stack(list(pictures)).to(self._device).float().mul_(1 / 255)
         return pixels.sub_(self._mean).div_(self._std).permute(0, 3, 1, 2)
+
+    def given(self, pictures: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What a model of transformers takes for the pictures of a prompt, as processors give it."""
+        if not pictures:
+            return {}
+        if not self.spec.has_sizes:
+            return {"pixel_values": self.pixel_values(pictures)}
+        sizes = torch.tensor([picture.shape[:2] for picture in pictures])
+        height, width = sizes.amax(0).tolist()
+        pixels = torch.zeros(len(pictures), 3, height, width, device=self._device)
+        for place, picture in zip(pixels, pictures, strict=True):
+            place[:, : picture.shape[0], : picture.shape[1]] = self.pixel_values([picture])[0]
+        return {"pixel_values": pixels, "image_sizes": sizes}

@@ -90,7 +90,7 @@ def _compare(config: Any, config_of_ours: Any, spec: VisionSpec | None) -> str |
     load_named_weights(ours, ((name, tensors[name]) for name in expected), "the trial")
     steps, pictures = _prompts(ours)
     for index, (rows, step) in enumerate(zip(_packed(ours, steps, platform.device), steps, strict=True)):
-        given = {"pixel_values": ours.vision.pixel_values(pictures[index])} if pictures[index] else {}
+        given = ours.vision.given(pictures[index]) if pictures[index] else {}
         ids = torch.tensor([step.token_ids], device=platform.device)
         logits = theirs(input_ids=ids, **given, use_cache=False).logits[0].float()
         off = float((ours.compute_logits(rows) - logits).abs().max() / (logits.max() - logits.min()))
@@ -116,10 +116,11 @@ def _prompts(model: Any) -> tuple[list[SequenceStep], list[list[torch.Tensor]]]:
     pictures: list[list[torch.Tensor]] = [[] for _ in prompts]
     if spec is None:
         return [SequenceStep(prompt, 0, ()) for prompt in prompts], pictures
-    size = (*spec.fitted(1, 1), 3)
+    side = spec.max_side
     for index, places in _PICTURES:
-        for place in places:
+        for place, height in zip(places, (side // 2, side), strict=False):
             prompts[index][place] = spec.image_token_id
+            size = (*spec.fitted(height, side), 3)
             pictures[index].append(torch.randint(256, size, generator=draw, dtype=torch.uint8))
     return place_pictures(model, prompts, pictures), pictures
 

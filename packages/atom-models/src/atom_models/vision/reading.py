@@ -58,10 +58,15 @@ def read_vision(checkpoint: Checkpoint) -> Vision | None:
     return Vision(*_READERS.get(checkpoint.architecture, _read_qwen)(checkpoint, config, defaults))
 
 
+_MODELS_OF_PROCESSORS = {
+    "CLIP": "CLIPModel",
+    "Siglip": "SiglipModel",
+    "Pixtral": "Mistral3ForConditionalGeneration",
+}
 # What processors do where their files do not say, as the models that they were made for.
 _OF_PROCESSORS = {
     f"{name}ImageProcessor": defaults
-    for name, model in (("CLIP", "CLIPModel"), ("Siglip", "SiglipModel"))
+    for name, model in _MODELS_OF_PROCESSORS.items()
     if (defaults := picture_defaults(model)) is not None
 }
 # Those whose files have fields of their own.

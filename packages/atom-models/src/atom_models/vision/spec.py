@@ -75,6 +75,11 @@ class VisionSpec:
         return self.patch_size * self.merge_size
 
     @property
+    def has_sizes(self) -> bool:
+        """Pictures have sizes of their own, and not one for all."""
+        return self.resizing not in ("fixed", "cropped")
+
+    @property
     def placeholders(self) -> tuple[int, ...]:
         """The tokens in whose place embeddings stand: of pictures, and of videos."""
         return (self.image_token_id,) if self.video is None else (self.image_token_id, self.video.token_id)
@@ -103,7 +108,7 @@ class VisionSpec:
             ValueError: as `resized`.
         """
         sides = self.resized(height, width)
-        if self.resizing not in ("fixed", "cropped"):
+        if self.has_sizes:
             return self._in_units(sides)
         # Patches that would be cut short are left out, as a convolution leaves them.
         side = self.max_side // self.unit * self.unit

@@ -18,8 +18,15 @@ _ROW_END, _PICTURE_END = ("[IMG_BREAK]", 12), ("[IMG_END]", 13)
 _BESIDE = ("projector_hidden_act", "multimodal_projector_bias", "vision_feature_layer", "spatial_merge_size")
 
 
-def read_mistral3(
+def read_unmerged(
     checkpoint: Checkpoint, config: Mapping[str, Any], defaults: PictureDefaults
+) -> tuple[VisionSpec, Mapping[str, Any]]:
+    """As `read_mistral3`, of earlier models whose patches are tokens, which have no field that says so."""
+    return read_mistral3(checkpoint, config, defaults, merge_size=1)
+
+
+def read_mistral3(
+    checkpoint: Checkpoint, config: Mapping[str, Any], defaults: PictureDefaults, merge_size: int | None = None
 ) -> tuple[VisionSpec, Mapping[str, Any]]:
     """Sizes and tokens, and the config of the tower with its projector.
 
@@ -28,7 +35,10 @@ def read_mistral3(
     outer, text, processor = checkpoint.config, checkpoint.text_config, checkpoint.preprocessor_config
     check_always(processor)
     name = "image_token_id" if outer.get("image_token_id") is not None else "image_token_index"
-    patch_size, merge_size = whole(config, "patch_size", "config.json: vision_config"), _merge_size(outer)
+    patch_size, merge_size = (
+        whole(config, "patch_size", "config.json: vision_config"),
+        merge_size or _merge_size(outer),
+    )
     unit, max_side = patch_size * merge_size, _longest_edge(processor, config, defaults)
     row_end, picture_end = (
         known if (found := added_token(checkpoint.path, text)) is None else found

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from atom_models.fallback.admission import refuse_pictures
 from atom_models.vision.families.dual import read_clip, read_siglip
+from atom_models.vision.families.mistral3 import read_unmerged
 from atom_models.vision.fields import PREPROCESSOR, whole
 from atom_models.vision.spec import PictureDefaults, VisionSpec
 
 if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint
 
-# Processors that do with every picture what ours does. Others cut pictures in several, or give them many sizes.
-_READERS = {"CLIPImageProcessor": read_clip, "SiglipImageProcessor": read_siglip}
+# Processors that do with every picture what ours does. Others cut pictures in several.
+_READERS = {
+    "CLIPImageProcessor": read_clip,
+    "SiglipImageProcessor": read_siglip,
+    "PixtralImageProcessor": read_unmerged,
+}
 
 
 def read_one_size(checkpoint: Checkpoint, config: Any, defaults: Mapping[str, PictureDefaults]) -> VisionSpec:
