@@ -87,7 +87,7 @@ def recordable(function: Callable[..., Any]) -> Callable[..., Any]:
         answer = function(*arguments)
         recording = _recording.get()
         if recording is not None:
-            recording.calls.append((function, arguments, answer))
+            recording.calls.append((function, _converted(function, arguments), answer))
         return answer
 
     return call
@@ -142,6 +142,17 @@ class _Recording(TorchDispatchMode):
         begin = -whole.ctypes.data % _ALIGNMENT
         self.memory.append(whole)
         return whole[begin : begin + size]
+
+
+def _converted(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments as C takes them, so that replays need not convert them."""
+    kinds = getattr(function, "argtypes", None) or ()
+    if len(kinds) != len(arguments):
+        return arguments
+    return tuple(
+        argument if isinstance(argument, kind) else kind(argument)
+        for kind, argument in zip(kinds, arguments, strict=True)
+    )
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
