@@ -159,8 +159,9 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return [result] if isinstance(result, torch.Tensor) else [each for each in result if isinstance(each, torch.Tensor)]
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(tensor: torch.Tensor) -> int | None:
+    """Where its memory begins; None for weights that a library has packed, of which there are no views."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
 
 
 def _overwrite(old: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> None:
