@@ -102,7 +102,7 @@ class _Recording(TorchDispatchMode):
         self.memory: list[np.ndarray] = []
         self._free: dict[int, list[np.ndarray]] = {}
 
-    def __torch_dispatch__(
+    def see(
         self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -142,6 +142,10 @@ class _Recording(TorchDispatchMode):
         begin = -whole.ctypes.data % _ALIGNMENT
         self.memory.append(whole)
         return whole[begin : begin + size]
+
+
+# In the body of the class torch would wrap it, and import its compiler when the first step is recorded.
+_Recording.__torch_dispatch__ = _Recording.see
 
 
 def _converted(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
