@@ -39,20 +39,6 @@ def wait_for_inputs(DEPENDENT: tl.constexpr):
 
 
 @triton.jit
-def wait_for_others(DEPENDENT: tl.constexpr):
-    """As `wait_for_inputs`, but the next kernel does not start: see `let_next_start`."""
-    if DEPENDENT:
-        gdc_wait()
-
-
-@triton.jit
-def let_next_start(DEPENDENT: tl.constexpr):
-    """Lets the next kernel start once all programs have come here, or ended."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-
-
-@triton.jit
 def prefetch_to_l2(pointers, mask):
     """Asks for the 128 bytes around each pointer, without waiting for them."""
     tl.inline_asm_elementwise(

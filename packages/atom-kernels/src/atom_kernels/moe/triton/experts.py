@@ -14,7 +14,6 @@ from atom_kernels.linear.triton.codes import PLANE, TILE
 from atom_kernels.linear.triton.packed import packed_products
 from atom_kernels.moe.triton.fragments import ROWS, WORDS, fragment_product
 from atom_kernels.moe.triton.pairs import pairs_of_slot, sorted_block_of_slot
-from atom_kernels.triton.support import let_next_start, wait_for_others
 
 # Past the rows of every x.
 NO_ROW = tl.constexpr(2**40)
@@ -56,7 +55,6 @@ def experts_kernel(
     SWAP: tl.constexpr,
     PARTS: tl.constexpr,
     ONE_TOKEN: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
     """``out[pair] = activation(weight[expert of pair] @ x[pair // PAIRS_PER_ROW] + bias)`` for one tile.
 
@@ -71,8 +69,8 @@ def experts_kernel(
 
     Of one token (ONE_TOKEN) a slot may be one of PARTS of a pair's inputs, each of which has a row of out.
 
-    It is not launched while its predecessor works: programs that wait would take places on processors, and those that
-    work would be shared out unevenly. With DEPENDENT it is launched once those of the predecessor have only to store.
+    It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
+    work would be shared out unevenly.
     """
     num_tiles: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     group = tl.program_id(0) // (GROUP_M * num_tiles)
@@ -81,7 +79,6 @@ def experts_kernel(
     slot, tile = group * GROUP_M + within % group_size, within // group_size
 
     slot, part = slot // PARTS, slot % PARTS
-    wait_for_others(DEPENDENT)
     if PAIRS_BLOCK == 1:
         expert, first = tl.load(ids_ptr + slot), 0
         last = ((expert >= 0) & (expert < NUM_EXPERTS)).to(tl.int32)
@@ -138,7 +135,6 @@ def experts_kernel(
                 x_ptr, x_scale_ptr, weight_ptr, scale_ptr, minimum_ptr, expert.to(tl.int64), weight_rows_N, x_rows_M,
                 DEPTH, WIDTH, KIND, GROUP, GROUP_ROWS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-        let_next_start(DEPENDENT)
         if HAS_BIAS:
             sum_MN += tl.where(part == 0, bias_N.to(tl.float32), 0.0)[None, :]
         inside_M = (places_M < last)[:, None]

@@ -204,7 +204,6 @@ class TritonExperts:
             ACTIVATION=activation,
             PARTS=parts,
             ONE_TOKEN=self._is_alone(pairs.count),
-            **(self._dependent if pairs_block == 1 else {"DEPENDENT": False}),
         )  # fmt: skip
 
 
