@@ -102,9 +102,7 @@ class _Recording(TorchDispatchMode):
         self.memory: list[np.ndarray] = []
         self._free: dict[int, list[np.ndarray]] = {}
 
-    def see(
-        self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def see(self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         result = operator(*args, **kwargs)
         if operator in _ALLOCATIONS:

@@ -144,7 +144,6 @@ class TorchProfiler:
 
         return watched  # type: ignore[return-value]
 
-    @property
     def is_marking(self) -> bool:
         """Whether a trace that is being recorded names modules."""
         return self._marks is not None

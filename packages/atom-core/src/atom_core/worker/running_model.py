@@ -101,7 +101,7 @@ class RunningModel:
         if capture is not None:
             capture = profiler.around_captures(capture)
         self.states, self.sampler, self.steps, self._drafter = make_steps(
-            config, self.model, loaded, capture, is_marked=lambda: profiler.is_marking
+            config, self.model, loaded, capture, is_marked=profiler.is_marking
         )
         self._pooler, self._embeds = Pooler(self.model.classify), False
         self.pictures = _pictures(config, self.steps)

@@ -55,7 +55,8 @@ class RecordedDecodes:
         if not self._is_trusted or num_reqs > _MOST_REQUESTS or not _is_plain(batch) or self._is_marked():
             return None
         kind = (num_reqs, batch.adapters is not None)
-        self._forget_moved()
+        if kind[1]:
+            self._forget_moved()
         decode = self._decodes.get(kind)
         if decode is not None:
             return decode.replay(batch) if decode.is_proven else self._prove(decode, batch)
@@ -127,7 +128,7 @@ class _Decode:
     def _fill(self, batch: ModelInput) -> None:
         self._input_ids.copy_(batch.input_ids)
         self._positions.copy_(batch.positions)
-        self._geometries[0].seq_lens.copy_(batch.geometry.seq_lens)
+        self._geometries[0].seq_lens.copy_(batch.geometries[0].seq_lens)
         if self._adapters is not None and batch.adapters is not None:
             self._adapters.places.copy_(batch.adapters.places)
         for mine, given in zip(self._geometries, batch.geometries, strict=True):
@@ -141,5 +142,6 @@ def _is_plain(batch: ModelInput) -> bool:
         isinstance(batch.rows, DecodeRows)
         and batch.token_types is None
         and batch.offsets is None
-        and not batch.has_pictures
+        and batch.seen is None
+        and batch.geometries[0].sees_until is None
     )
