@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from atom_kernels.recorded_operators import (
+from atom_kernels.recording.operators import (
     COMPOSED,
     ReadsOfHost,
     is_composed,
