@@ -16,9 +16,15 @@ from atom_core import LLMEngine, SamplingParams
 from benchmarks import sides
 from benchmarks.peers import random_tokens
 
+_BLOCK = 16
+
 
 class Ours:
-    """`LLMEngine` on token ids: scheduler, paged cache, run-ahead, sampler and output processor are all in a step."""
+    """`LLMEngine` on token ids: scheduler, paged cache, run-ahead, sampler and output processor are all in a step.
+
+    Args:
+        in_use: the cache is as large as the requests need, and was written before.
+    """
 
     name = "atom"
 
@@ -38,7 +44,9 @@ class Ours:
         max_lora_rank: int = 16,
         load_dummy: bool = False,
         memory_share: float = 0.9,
+        in_use: bool = False,
     ) -> None:
+        num_kv_blocks = max_num_seqs * (max_model_len // _BLOCK + 1) if in_use else None
         self._engine = LLMEngine(
             str(path),
             dtype=dtype,
@@ -54,11 +62,15 @@ class Ours:
             max_lora_rank=max_lora_rank,
             load_dummy=load_dummy,
             gpu_memory_utilization=memory_share,
+            num_kv_blocks=num_kv_blocks,
+            block_size=_BLOCK,
         )
         self._vocab_size = self._engine.info.vocab_size
         self._max_model_len = max_model_len
         self._random = random.Random(1)
         self._open: list[str] = []
+        if in_use:
+            self._fill_cache(max_num_seqs, max_model_len - 1)
 
     def decoder(
         self, batch_size: int, context: int, adapters: Sequence[str | None] | None = None
@@ -99,6 +111,11 @@ class Ours:
     def close(self) -> None:
         """Let go of the model."""
         self._engine.close()
+
+    def _fill_cache(self, num_prompts: int, length: int) -> None:
+        """Write all of the cache once: a server in use has, and a machine takes long to give memory that nobody had."""
+        prompts = [random_tokens(self._random, length, self._vocab_size) for _ in range(num_prompts)]
+        self._engine.generate(prompts, SamplingParams(max_tokens=1, ignore_eos=True), use_tqdm=False)
 
     def _drop(self) -> None:
         """End the requests of the scenario before."""

@@ -132,6 +132,7 @@ def open_side(
         quantization="none" if name == FALLBACK else name.removeprefix("atom").strip() or "none",
         model_impl="transformers" if name == FALLBACK else "auto",
         tensor_parallel_size=tensor_parallel_size,
+        in_use=True,
     )
 
 

@@ -20,6 +20,7 @@ STATE = {
     "atom_kernels/plan.py: _handles": "Compiled graphs name plans by number; entries go with their plans.",
     "atom_kernels/plan.py: _next_handle": "Numbers of plans are not used twice.",
     "atom_kernels/platform/current.py: _in_use": "`explain --arch` and tests see another machine, in all threads.",
+    "atom_kernels/recording/work.py: _recording": "Notes the calls of the work that runs now; each thread has its own.",
     "atom_kernels/select.py: _remembered": "Choices made while a model is built; each thread has its own.",
     "atom_models/fallback/attention.py: _recorder": "Takes the calls of a dry run; each thread has its own.",
     "atom_models/forward_context.py: _current": "The step that runs now; each thread has its own.",

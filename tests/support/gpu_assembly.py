@@ -1,4 +1,4 @@
-"""Runs the few instructions of NVIDIA's assembly that our kernels decode weights with, one thread at a time."""
+"""Runs the few instructions of NVIDIA's assembly that our kernels decode numbers with, one thread at a time."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ def _product(left: int, right: int) -> int:
     return int(product.view(torch.int16).item()) & 0xFFFF
 
 
+def _halves_of_e4m3(pair: int) -> int:
+    """Two bytes as two numbers in float16."""
+    codes = torch.tensor([pair & 255, pair >> 8 & 255], dtype=torch.uint8).view(torch.float8_e4m3fn)
+    low, high = codes.to(torch.float16).view(torch.int16).tolist()
+    return low & 0xFFFF | (high & 0xFFFF) << 16
+
+
 _INSTRUCTIONS = {
     "and.b32": lambda left, right: left & right,
     "or.b32": lambda left, right: left | right,
@@ -45,5 +52,6 @@ _INSTRUCTIONS = {
     "shr.b32": lambda word, count: word >> count,
     "mad.lo.u32": lambda left, right, added: left * right + added,
     "prmt.b32": _permuted,
+    "cvt.rn.f16x2.e4m3x2": _halves_of_e4m3,
     "mul.bf16x2": lambda left, right: _product(left, right) | _product(left >> 16, right >> 16) << 16,
 }

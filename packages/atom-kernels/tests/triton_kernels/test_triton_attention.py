@@ -15,6 +15,7 @@ from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.prologue import apply_prologue
 from atom_kernels.attention.triton import launch as triton_launch
+from atom_kernels.attention.triton import words
 from atom_kernels.attention.triton.prologue import saturated
 from atom_kernels.cases import mismatch
 from atom_kernels.mixers import select_mixer
@@ -23,6 +24,7 @@ from atom_kernels.operator import Tolerance
 from atom_kernels.platform import detect_platform
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton.launch import launch, launches_go_to
+from gpu_assembly import run_assembly
 
 TOLERANCES = {"float32": Tolerance(2e-5, 2e-5), "bfloat16": Tolerance(2e-2, 2e-2)}
 # Decodes around the borders of blocks, tiles and splits; a short query; a prompt; chunks behind a prefix.
@@ -122,6 +124,7 @@ every_kind_of_scale = pytest.mark.parametrize("scales", ["head", "token_head"])
         ((6, 2, 24), "float32", "head", {}),
         ((6, 2, 24), "bfloat16", "token_head", {}),
         ((4, 4, 16), "bfloat16", "head", {"sliding_window": 20, "has_sinks": True, "soft_cap": 5.0, "block_size": 32}),
+        ((4, 4, 40), "bfloat16", "head", {"sliding_window": 20, "has_sinks": True, "soft_cap": 5.0, "block_size": 32}),
         ((4, 4, 16), "float32", "token_head", {"sliding_window": 20, "has_sinks": True, "soft_cap": 5.0}),
         ((17, 1, 64), "float32", "head", {"batch_invariant": True}),
     ],
@@ -141,9 +144,10 @@ def test_scores_and_values_are_those_of_the_scaled_numbers(shape, dtype, scales,
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
-def test_no_value_of_a_long_request_is_lost_in_half_precision():
+@pytest.mark.parametrize(("head_dim", "dtype"), [(16, "float16"), (32, "float16"), (32, "bfloat16")])
+def test_no_value_of_a_long_request_is_lost_in_half_precision(head_dim, dtype):
     """A weight times the scale of a small value is less than half precision holds."""
-    problem = make_problem(1, 1, 16, "float16", kv_cache_dtype="float8_e4m3fn", scales="token_head")
+    problem = make_problem(1, 1, head_dim, dtype, kv_cache_dtype="float8_e4m3fn", scales="token_head")
     step = make_step_here(problem, [(1, 900)])
     k_cache, v_cache, k_scale, v_scale = step.caches
     v_scale.fill_(2.0**-16)
@@ -151,6 +155,46 @@ def test_no_value_of_a_long_request_is_lost_in_half_precision():
     caches = (torch.zeros_like(k_cache), torch.full_like(v_cache, 256.0), k_scale, v_scale)
     out, *caches = replace(step, caches=caches).run(select_mixer(problem, only_backend="triton"))
     assert mismatch(out, attended(problem, step, caches), Tolerance(0, 4e-3)) is None
+
+
+def test_instructions_of_a_gpu_make_two_numbers_of_each_word():
+    """The interpreter has no assembly: its words are run here."""
+    numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    for first in range(0, 256, 4):
+        # Two columns of one key and two of the next.
+        word = int.from_bytes(range(first, first + 4), "little")
+        found = run_assembly(words._PAIRS.value, {"$2": word})
+        for register, expected in (("$0", [first, first + 2]), ("$1", [first + 1, first + 3])):
+            halves = torch.tensor([found[register] & 0xFFFF, found[register] >> 16], dtype=torch.int32)
+            made = halves.to(torch.int16).view(torch.float16).float()
+            torch.testing.assert_close(made, numbers[expected], rtol=0, atol=0, equal_nan=True)
+
+
+def test_many_keys_of_little_weight_are_not_lost_beside_one_of_all_weight():
+    """Each of them has less than half precision holds, and the one has a value of zero."""
+    problem = make_problem(1, 1, 32, "bfloat16", kv_cache_dtype="float8_e4m3fn")
+    step = make_step_here(problem, [(1, 900)])
+    q, k, v = (torch.zeros_like(x) for x in step.inputs)
+    k_cache, v_cache = torch.zeros_like(step.caches[0]), torch.full_like(step.caches[1], 256.0)
+    at = step.geometry.block_table[0, 0]
+    q[0, 0, 0], k_cache[at, 3, 0, 0], v_cache[at, 3] = 4.0, 26.0, 0.0
+    step = replace(step, inputs=(q, k, v), caches=(k_cache, v_cache))
+    out, *caches = step.run(select_mixer(problem, only_backend="triton"))
+    assert relative_error(out, attended(problem, step, caches)) < 1e-2
+
+
+@pytest.mark.parametrize("scales", ["none", "head", "token_head"])
+def test_queries_and_values_of_any_size_meet_a_float8_cache(scales):
+    """Decodes multiply in half precision, whose largest number is 65504: bfloat16 has more below it and above it."""
+    problem = make_problem(4, 2, 32, "bfloat16", kv_cache_dtype="float8_e4m3fn", scales=scales)
+    step = make_step_here(problem, [(1, 200), (2, 90)])
+    q, k, v = step.inputs
+    step = replace(step, inputs=(q * torch.tensor([2.0**40, 2.0**-40, 1.0])[:, None, None].to(q), k, v))
+    sizes = torch.logspace(-20, 25, step.caches[1].flatten(0, 1).shape[0], base=2.0)
+    if scales == "token_head":
+        step.caches[3].flatten(0, 1).copy_(sizes.to(step.caches[3].device)[:, None])
+    out, *caches = step.run(select_mixer(problem, only_backend="triton"))
+    assert relative_error(out, attended(problem, step, caches)) < 1e-2
 
 
 @every_kind_of_scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -191,3 +192,29 @@ def test_one_kind_of_tile_serves_all_rows_where_batches_must_not_matter():
     configs = ExpertsConfigs(problem, "a GPU")
     assert configs.for_tokens(1) == configs.for_tokens(4096)
     assert configs.for_tokens(1).gate_up.block_k == 128
+
+
+def test_the_inputs_of_one_token_are_split_only_where_its_sums_need_no_common_order():
+    """Sums of parts have other bits than one sum of all inputs."""
+    formats = {"gate_up_format": Mxfp4(), "down_format": Mxfp4()}
+    for batch_invariant in (False, True):
+        problem = ExpertsProblem(3, 2, 64, 416, torch.float32, batch_invariant=batch_invariant, **formats)
+        weights, (x, gates, ids, _) = make_experts(problem, 3)
+        kernel = TritonExperts(problem, packed(problem, weights), partial(default_config, problem))
+        x, gates, ids = on_device((x, gates, ids))
+        together = kernel(x, gates, ids)
+        apart = torch.cat([kernel(*(rows[at : at + 1] for rows in (x, gates, ids))) for at in range(3)])
+        torch.testing.assert_close(apart, together, rtol=1e-4, atol=1e-5)
+        assert torch.equal(apart, together) is batch_invariant
+
+
+@pytest.mark.parametrize(("num_processors", "parts"), [(0, 2), (3, 1), (4, 2)])
+def test_one_token_with_few_programs_for_each_processor_has_its_inputs_split(monkeypatch, num_processors, parts):
+    problem = problem_of(Mxfp4())
+    weights, _ = make_experts(problem, 1)
+    kernel = TritonExperts(problem, packed(problem, weights), partial(default_config, problem))
+    monkeypatch.setattr(kernel, "_num_processors", num_processors)
+    tile = TileConfig(block_n=64)
+    # 160 outputs are three tiles; the second product of two pairs has six programs.
+    assert kernel._parts("down", 2, tile) == parts
+    assert kernel._parts("down", 3, tile) == 1

@@ -167,7 +167,7 @@ class CompileConfig:
         warmup: when is compiled and captured what steps will need: "full" before the engine is ready, "background"
             between steps, "none" when a step needs it.
         graphs_required: they were asked for, so the engine does not go on without them.
-        records_decodes: on a CPU, decode steps are recorded once and replayed (`RecordedDecodes`).
+        records_decodes: decode steps are recorded once and replayed, as a CPU does it (`RecordedDecodes`).
     """
 
     level: int = 0

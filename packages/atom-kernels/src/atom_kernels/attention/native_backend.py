@@ -122,7 +122,7 @@ class Launch:
 class NativeAttention(MixerRunner):
     """Calls the C kernels of one dtype."""
 
-    capturable = True
+    recordable = True
 
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem

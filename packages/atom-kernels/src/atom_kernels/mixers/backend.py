@@ -93,10 +93,13 @@ class MixerRunner(Protocol):
     Attributes:
         capturable: it reads every length on the device and never waits for it: a step, `build_metadata` included, may
             be captured in a graph and replayed over other contents of the same geometry tensors.
+        recordable: all that decodes call is in C and reads every length there, so that the calls may be recorded, and
+            made again over other contents of the same geometry tensors.
         captures_prompts: a captured step may have requests of many tokens, and not take far more memory for it.
     """
 
     capturable: bool = False
+    recordable: bool = False
     captures_prompts: bool = True
 
     def prepare(self, weights: Mapping[str, torch.Tensor | None]) -> Any:

@@ -59,6 +59,11 @@ class MixerPlan:
         return self.runner.capturable
 
     @property
+    def recordable(self) -> bool:
+        """The calls of a decode may be recorded, see `MixerRunner`."""
+        return self.runner.recordable
+
+    @property
     def captures_prompts(self) -> bool:
         """A captured step may have requests of many tokens, see `MixerRunner`."""
         return self.runner.captures_prompts

@@ -65,7 +65,7 @@ class GroupedExperts:
         launch(
             self._combine, (x_TD.shape[0], -(-hidden_size // self._combine_block)),
             partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD,
-            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=hidden_size, BLOCK=self._combine_block,
+            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=hidden_size, BLOCK=self._combine_block, PARTS=1,
             **self._launch,
         )  # fmt: skip
         return out_TD

@@ -96,7 +96,7 @@ def recordable(function: Callable[..., Any]) -> Callable[..., Any]:
         answer = function(*arguments)
         recording = _recording.get()
         if recording is not None:
-            recording.calls.append((function, arguments, answer))
+            recording.calls.append((function, _converted(function, arguments), answer))
         return answer
 
     return call
@@ -116,9 +116,7 @@ class _Recording(TorchDispatchMode):
         """What was done cannot be done again."""
         self.why_not = self.why_not or reason
 
-    def __torch_dispatch__(
-        self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def see(self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if is_composed(operator):
             with self:
@@ -163,6 +161,21 @@ class _Recording(TorchDispatchMode):
         return whole[begin : begin + size]
 
 
+# In the body of the class torch would wrap it, and import its compiler when the first step is recorded.
+_Recording.__torch_dispatch__ = _Recording.see
+
+
+def _converted(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments as C takes them, so that replays need not convert them."""
+    kinds = getattr(function, "argtypes", None) or ()
+    if len(kinds) != len(arguments):
+        return arguments
+    return tuple(
+        argument if isinstance(argument, kind) else kind(argument)
+        for kind, argument in zip(kinds, arguments, strict=True)
+    )
+
+
 def _again(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Callable[[], Any]:
     """Works `result` out anew, in the memory that it has."""
     if operator in _COPIES:
@@ -174,8 +187,9 @@ def _again(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result:
     return lambda: _overwrite(tensors_in(result), tensors_in(operator(*args, **kwargs)))
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(tensor: torch.Tensor) -> int | None:
+    """Where its memory begins; None for weights that a library has packed, of which there are no views."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
 
 
 def _overwrite(old: Iterable[torch.Tensor], new: Iterable[torch.Tensor]) -> None:

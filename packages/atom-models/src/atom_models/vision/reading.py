@@ -12,7 +12,7 @@ from atom_models.vision.families.dual import read_clip, read_siglip
 from atom_models.vision.families.gemma3 import read_gemma3
 from atom_models.vision.families.kimi_k25 import read_kimi_k25
 from atom_models.vision.families.mistral3 import read_mistral3
-from atom_models.vision.families.one_size import read_one_size
+from atom_models.vision.families.of_transformers import read_of_transformers
 from atom_models.vision.fields import PREPROCESSOR, check_always, colors, whole
 from atom_models.vision.reading_videos import read_videos
 from atom_models.vision.spec import PictureDefaults, VisionSpec
@@ -50,7 +50,7 @@ def read_vision(checkpoint: Checkpoint) -> Vision | None:
     defaults, config = picture_defaults(checkpoint.architecture), checkpoint.config.get("vision_config")
     if checkpoint.architecture not in supported_architectures() and other_modalities(checkpoint.config):
         # transformers reads the config of its own tower.
-        return Vision(read_one_size(checkpoint, config, _OF_PROCESSORS), {})
+        return Vision(read_of_transformers(checkpoint, config, _OF_PROCESSORS), {})
     if defaults is None or config is None:
         return None
     if not isinstance(config, Mapping):

@@ -44,8 +44,7 @@ class RecordedDecodes:
         self._seen: dict[tuple[int, bool], int] = {}
         self._decodes: dict[tuple[int, bool], _Decode] = {}
         self._num_changes = 0
-        # Other kernels than those in C are Python here, which may decide by lengths.
-        self._is_trusted = all(plan.capturable and plan.backend == "native" for plan, _, _ in model.cached.plans)
+        self._is_trusted = all(plan.recordable for plan, _, _ in model.cached.plans)
 
     def run(self, batch: ModelInput) -> LayerStates | None:
         """The states of a step of a number of requests that is recorded, or is now; None where it is to run as it is.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atom_kernels.attention.hopper.configs import hopper_config
-from atom_kernels.attention.triton.configs import decode_config, prefill_config
+from atom_kernels.attention.triton.configs import decode_config, prefill_config, reads_words
 from atom_kernels.attention.weights import NO_WEIGHTS, AttentionWeights
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner, reads_any_strides
 from atom_kernels.mixers.cache_format import ALL_SCALES
@@ -91,6 +91,7 @@ class TritonAttention(MixerRunner):
             window=problem.sliding_window or 0,
             soft_cap=problem.soft_cap,
             batch_invariant=problem.batch_invariant,
+            in_words=reads_words(problem),
             hopper=hopper_config(problem),
         )
 

@@ -65,6 +65,14 @@ def decode_config(problem: AttentionProblem) -> DecodeConfig:
     return fitting(config, "block_n", lambda config: config.block_n * (_token_bytes(problem) + _BLOCK_ID_BYTES))
 
 
+def reads_words(problem: AttentionProblem) -> bool:
+    """Whether decodes read two codes of a cache at a time: where an instruction makes numbers of two (see `words`)."""
+    # Each part of a product has at least 16 columns.
+    is_wide = problem.head_dim % 2 == 0 and power_of_two(problem.head_dim) >= 32
+    is_nvidia = triton_interpret() or detect_platform().vendor == "nvidia"
+    return is_wide and is_nvidia and problem.kv_cache_dtype == "float8_e4m3fn" and problem.dtype != "float32"
+
+
 def prefill_config(problem: AttentionProblem) -> PrefillConfig:
     if triton_interpret():
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)

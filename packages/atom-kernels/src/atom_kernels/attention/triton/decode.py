@@ -23,6 +23,7 @@ from atom_kernels.attention.triton.tile import (
     store_rows,
     visible_keys,
 )
+from atom_kernels.attention.triton.words import are_words, in_halves
 from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 
 
@@ -39,7 +40,7 @@ def decode_kernel(
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr,
-    SCALE_HEAD_STRIDE: tl.constexpr, LARGEST: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    SCALE_HEAD_STRIDE: tl.constexpr, UNIT: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     PARTS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, MERGE: tl.constexpr, PREFETCH: tl.constexpr,
@@ -50,6 +51,8 @@ def decode_kernel(
     A range begins at most one request that it does not end, and ends at most one that it does not begin: its two slots.
     With MERGE, the last program to store a part of a request merges them all; else `merge_kernel` must follow.
     """
+    in_words: tl.constexpr = are_words(k_cache_ptr)
+    multiplied_dtype: tl.constexpr = tl.float16 if in_words else q_ptr.dtype.element_ty
     kv_head = tl.program_id(0)
     piece_range = tl.program_id(1)
     k_cache_ptr += kv_head * HEAD_STRIDE
@@ -58,7 +61,7 @@ def decode_kernel(
         key_scale_ptr += kv_head * SCALE_HEAD_STRIDE
         value_scale_ptr += kv_head * SCALE_HEAD_STRIDE
     # Scales of heads are weights: nothing has to be waited for.
-    for_scores, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, LARGEST)
+    for_scores, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, UNIT)
     scale *= for_scores
     m = tl.arange(0, BLOCK_M)
     heads = kv_head * GROUP + m % GROUP
@@ -75,7 +78,8 @@ def decode_kernel(
         _prefetch_keys(
             k_cache_ptr, v_cache_ptr, table, table_width, first_key,
             tl.minimum(length, first_key + tiles_left * BLOCK_N),
-            HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, PREFETCH * BLOCK_N,
+            HEAD_DIM // 2 if in_words else HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE,
+            PREFETCH * BLOCK_N,
         )  # fmt: skip
     # A program without keys ends at once, so that those of the next kernel get its place and prefetch.
     if tiles_left > 0:
@@ -86,8 +90,13 @@ def decode_kernel(
         tokens = (start + m // GROUP).to(tl.int64)
         present = m // GROUP < queries
         q, q_behind = load_queries(
-            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E, PARTS
+            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E, PARTS, in_words
         )  # fmt: skip
+        if in_words:
+            multiplied, divisor = in_halves(q, UPCAST)
+            score_scale = scale * divisor
+        else:
+            multiplied, score_scale = q, scale
         positions = length - queries + m // GROUP
         best = tl.full([BLOCK_M], NOTHING, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -95,22 +104,23 @@ def decode_kernel(
         for at in range(first_key, first_key + tiles * BLOCK_N, BLOCK_N):
             next_ids = load_block_ids(table, at + BLOCK_N, table_width, BLOCK_SIZE, BLOCK_N)
             best, total, sums = attend_tile(
-                q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, length,
-                positions, positions, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE,
-                BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
-                PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
+                multiplied, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin,
+                length, positions, positions, best, total, sums, score_scale, cap, HEAD_DIM, ROPE_DIM, LATENT,
+                BLOCK_SIZE, BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, UNIT, WINDOW,
+                SOFT_CAP, PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, multiplied_dtype,
             )  # fmt: skip
             block_ids = next_ids
         if first_range == last_range:
             store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS)
             factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
             rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
-            store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)
+            store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS, in_words)
         else:
             slot = 2 * piece_range + (piece_range == first_range).to(tl.int32)
             row = (slot * tl.num_programs(0) + kv_head).to(tl.int64) * BLOCK_P + m
             store_rows(
-                sums_ptr + row * HEAD_DIM, sums, tl.full([BLOCK_M], 1.0, tl.float32), present, HEAD_DIM, BLOCK_D, PARTS
+                sums_ptr + row * HEAD_DIM, sums, tl.full([BLOCK_M], 1.0, tl.float32), present, HEAD_DIM, BLOCK_D,
+                PARTS, in_words,
             )  # fmt: skip
             tl.store(stats_ptr + row * 2, best, mask=present)
             tl.store(stats_ptr + row * 2 + 1, total, mask=present)
@@ -176,7 +186,7 @@ def _prefetch_rows(rows, present, WIDTH: tl.constexpr):
 def merge_kernel(
     sums_ptr, stats_ptr, key_scale_ptr, value_scale_ptr, sinks_ptr, out_ptr, lse_ptr, query_start_loc_ptr, requests_ptr,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, SCALES: tl.constexpr,
-    SCALE_HEAD_STRIDE: tl.constexpr, LARGEST: tl.constexpr,
+    SCALE_HEAD_STRIDE: tl.constexpr, UNIT: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One program a kept row, key head and request: where pieces are so wide that one program for all rows is slow."""
@@ -186,7 +196,7 @@ def merge_kernel(
     if SCALES != UNSCALED:
         key_scale_ptr += tl.program_id(1) * SCALE_HEAD_STRIDE
         value_scale_ptr += tl.program_id(1) * SCALE_HEAD_STRIDE
-    _, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, LARGEST)
+    _, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, UNIT)
     if first_range < last_range:
         _merge(
             sums_ptr, stats_ptr, sinks_ptr, out_ptr, lse_ptr, start, queries, tl.program_id(1), tl.num_programs(1),
@@ -233,4 +243,4 @@ def _merge(
     store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS)
     factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
     rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
-    store_rows(rows, (sums,), factors, present, HEAD_DIM, BLOCK_D, 1)
+    store_rows(rows, (sums,), factors, present, HEAD_DIM, BLOCK_D, 1, False)

@@ -16,6 +16,7 @@ from atom_kernels.attention.triton.decode import decode_kernel, merge_kernel
 from atom_kernels.attention.triton.prefill import prefill_kernel
 from atom_kernels.attention.triton.shares import DecodeShares, share_decodes
 from atom_kernels.attention.triton.tile import SCALED_BY_HEAD, SCALED_BY_TOKEN, UNSCALED
+from atom_kernels.attention.triton.words import WEIGHT_UNIT
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.settings import triton_interpret
 from atom_kernels.triton.launch import launch
@@ -33,7 +34,7 @@ _MERGED_AFTER_DECODING = 16384
 _MERGED_APART = 8192
 # Elements of a piece up to which the program that stores the last piece merges all.
 _MAX_PIECE_ELEMENTS = 4096
-_RULES_OF_MERGING = ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D", "SCALES", "SCALE_HEAD_STRIDE", "LARGEST")
+_RULES_OF_MERGING = ("NUM_HEADS", "GROUP", "HEAD_DIM", "BLOCK_D", "SCALES", "SCALE_HEAD_STRIDE", "UNIT")
 # As `atom_kernels.attention.triton.tile` has them.
 _UNSCALED, _BY_HEAD, _BY_TOKEN = UNSCALED.value, SCALED_BY_HEAD.value, SCALED_BY_TOKEN.value
 
@@ -91,6 +92,7 @@ class PagedKernels:
         scale, soft_cap: what is done to scores, see `AttentionProblem`.
         dtype: the dtype of queries and outputs.
         batch_invariant: see `AttentionProblem`.
+        in_words: decodes read two codes of a cache in float8 at a time, see `words`.
         hopper: how Hopper's own kernel attends to long prompts, None where it cannot.
     """
 
@@ -107,6 +109,7 @@ class PagedKernels:
     window: int = 0
     soft_cap: float | None = None
     batch_invariant: bool = False
+    in_words: bool = False
     hopper: HopperConfig | None = None
 
     def build_metadata(self, geometry: BatchGeometry) -> TritonMetadata:
@@ -183,15 +186,15 @@ class PagedKernels:
         }
 
     def _scale_rules(self, scales: Scales | None, cache: torch.Tensor) -> dict[str, Any]:
-        strides, largest = scale_strides(scales, cache), 0.0
+        strides, unit = scale_strides(scales, cache), 1.0
         if strides.scales == _BY_TOKEN:
-            largest = torch.finfo(cache.dtype).max
+            unit = torch.finfo(cache.dtype).max
         return {
             "SCALES": strides.scales,
             "SCALE_BLOCK_STRIDE": strides.block,
             "SCALE_TOKEN_STRIDE": strides.token,
             "SCALE_HEAD_STRIDE": 0 if self.latent else strides.head,
-            "LARGEST": largest,
+            "UNIT": unit,
         }
 
     def _decode(
@@ -202,6 +205,10 @@ class PagedKernels:
         shares: DecodeShares,
     ) -> None:
         step, block_d = metadata.step, max(16, power_of_two(self.head_dim))
+        if self.in_words:
+            tensors = (tensors[0], *(cache.view(torch.int16) for cache in tensors[1:3]), *tensors[3:])
+            strides = {name: rules[name] // 2 for name in ("BLOCK_STRIDE", "TOKEN_STRIDE", "HEAD_STRIDE")}
+            rules = rules | strides | {"UNIT": WEIGHT_UNIT}
         merge = shares.rows * block_d <= _MAX_PIECE_ELEMENTS
         elements, rows_merged = (_MERGED_AFTER_DECODING, shares.rows) if merge else (_MERGED_APART, 1)
         merging = {"BLOCK_P": shares.rows, "BLOCK_C": max(1, elements // (block_d * rows_merged))}
@@ -215,7 +222,7 @@ class PagedKernels:
             BLOCK_M=max(16, shares.rows),
             BLOCK_N=self.decode.block_n,
             # A product has at least 16 columns.
-            PARTS=min(self.decode.parts, block_d // 16),
+            PARTS=2 if self.in_words else min(self.decode.parts, block_d // 16),
             MERGE=merge,
             PREFETCH=self.decode.prefetch,
             num_warps=self.decode.num_warps,

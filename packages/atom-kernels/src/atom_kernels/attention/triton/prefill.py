@@ -35,7 +35,7 @@ def prefill_kernel(
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr,
-    SCALE_HEAD_STRIDE: tl.constexpr, LARGEST: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    SCALE_HEAD_STRIDE: tl.constexpr, UNIT: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr, PARTS: tl.constexpr,
@@ -67,7 +67,7 @@ def prefill_kernel(
         if SCALES != UNSCALED:
             key_scale_ptr += kv_head * SCALE_HEAD_STRIDE
             value_scale_ptr += kv_head * SCALE_HEAD_STRIDE
-        for_scores, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, LARGEST)
+        for_scores, for_values = head_factors(key_scale_ptr, value_scale_ptr, SCALES, UNIT)
         scale *= for_scores
         m = tl.arange(0, BLOCK_M)
         queries = first_query + m // GROUP
@@ -75,7 +75,7 @@ def prefill_kernel(
         tokens = (start + queries).to(tl.int64)
         present = (queries < num_queries) & (m < BLOCK_T * GROUP)
         q, q_behind = load_queries(
-            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E, PARTS
+            q_ptr, tokens, heads, present, q_stride, HEAD_DIM, ROPE_DIM, UPCAST, BLOCK_D, BLOCK_E, PARTS, False
         )  # fmt: skip
         first_position = length - num_queries + first_query
         positions = first_position + m // GROUP
@@ -99,7 +99,7 @@ def prefill_kernel(
                 best, total, sums = attend_tile(
                     q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end,
                     positions, last_seen, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE,
-                    BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW,
+                    BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, UNIT, WINDOW,
                     SOFT_CAP, PRECISION, UPCAST, False, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
                 )  # fmt: skip
                 block_ids = next_ids
@@ -108,11 +108,11 @@ def prefill_kernel(
             best, total, sums = attend_tile(
                 q, q_behind, k_cache_ptr, v_cache_ptr, key_scale_ptr, value_scale_ptr, block_ids, at, begin, end,
                 positions, last_seen, best, total, sums, scale, cap, HEAD_DIM, ROPE_DIM, LATENT, BLOCK_SIZE,
-                BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, LARGEST, WINDOW, SOFT_CAP,
+                BLOCK_STRIDE, TOKEN_STRIDE, SCALES, SCALE_BLOCK_STRIDE, SCALE_TOKEN_STRIDE, UNIT, WINDOW, SOFT_CAP,
                 PRECISION, UPCAST, True, BLOCK_N, BLOCK_D, BLOCK_E, PARTS, q_ptr.dtype.element_ty,
             )  # fmt: skip
             block_ids = next_ids
         store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS)
         factors = row_factors(best, total, sinks_ptr, heads, present, for_values)
         rows = out_ptr + tokens * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
-        store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS)
+        store_rows(rows, sums, factors, present, HEAD_DIM, BLOCK_D, PARTS, False)

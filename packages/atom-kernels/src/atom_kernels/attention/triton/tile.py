@@ -11,9 +11,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.attention.triton.words import are_words, columns_of, parts_of_words
+
 # The highest score of rows that have seen no key yet: below any other, and finite, so that differences are.
 NOTHING = tl.constexpr(-1.0e30)
 LOG2_E = tl.constexpr(1.4426950408889634)
+# Below every scale of a token: a tile may have no token.
+SMALLEST = tl.constexpr(1.0e-37)
 # Where the scales of cached numbers are: there are none, each head has one, or each token and head.
 UNSCALED = tl.constexpr(0)
 SCALED_BY_HEAD = tl.constexpr(1)
@@ -30,14 +34,12 @@ def visible_keys(queries, length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def head_factors(key_scale_ptr, value_scale_ptr, SCALES: tl.constexpr, LARGEST: tl.constexpr):
-    """What all scores of a key head are multiplied by, and all sums of its values; LARGEST: see `attend_tile`."""
-    for_scores, for_values = 1.0, 1.0
+def head_factors(key_scale_ptr, value_scale_ptr, SCALES: tl.constexpr, UNIT: tl.constexpr):
+    """What all scores of a key head are multiplied by, and all sums of its values; UNIT: see `attend_tile`."""
+    for_scores, for_values = 1.0, 1.0 / UNIT
     if SCALES == SCALED_BY_HEAD:
         for_scores = tl.load(key_scale_ptr)
-        for_values = tl.load(value_scale_ptr)
-    elif SCALES == SCALED_BY_TOKEN:
-        for_values = 1.0 / LARGEST
+        for_values *= tl.load(value_scale_ptr)
     return for_scores, for_values
 
 
@@ -53,16 +55,16 @@ def load_block_ids(table_ptr, at, table_width, BLOCK_SIZE: tl.constexpr, BLOCK_N
 def load_queries(
     q_ptr, tokens, heads, present, q_stride,
     HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, UPCAST: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr, IN_WORDS: tl.constexpr,
 ):  # fmt: skip
     """Rows of queries in parts ``[M, W]``, and what lies behind them ``[M, E]`` that meets the second part of keys."""
-    width: tl.constexpr = BLOCK_D // PARTS
-    columns, behind = tl.arange(0, width), tl.arange(0, BLOCK_E)
+    behind = tl.arange(0, BLOCK_E)
     row = q_ptr + tokens[:, None] * q_stride + heads[:, None] * (HEAD_DIM + ROPE_DIM)
     q = ()
     for part in tl.static_range(PARTS):
-        inside = present[:, None] & (columns < HEAD_DIM - part * width)[None, :]
-        x = tl.load(row + part * width + columns[None, :], mask=inside, other=0.0)
+        columns = columns_of(part, BLOCK_D, PARTS, IN_WORDS)
+        inside = present[:, None] & (columns < HEAD_DIM)[None, :]
+        x = tl.load(row + columns[None, :], mask=inside, other=0.0)
         q += (x.to(tl.float32) if UPCAST else x,)
     inside = present[:, None] & (behind < ROPE_DIM)[None, :]
     q_behind = tl.load(row + HEAD_DIM + behind[None, :], mask=inside, other=0.0)
@@ -82,21 +84,30 @@ def no_sums(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def _load_rows(
-    cache_ptr, within, blocks, present, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr,
-    UPCAST: tl.constexpr, DTYPE: tl.constexpr,
+    cache_ptr, within, blocks, present, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
-    """``[N, W]``, of which some rows (MASKED) and columns may be absent: zeros."""
+    """``[N, W]`` as stored, of which some rows (MASKED) and columns may be absent: zeros."""
     columns = tl.arange(0, BLOCK_W)
+    nothing = 0 if are_words(cache_ptr) else 0.0
     # What changes from tile to tile comes last: the rest is computed once.
     at = (cache_ptr + within[:, None] + columns[None, :]) + blocks[:, None]
     if MASKED and WIDTH >= BLOCK_W:
-        x = tl.load(at, mask=present[:, None], other=0.0)
+        return tl.load(at, mask=present[:, None], other=nothing)
     elif MASKED:
-        x = tl.load(at, mask=present[:, None] & (columns < WIDTH)[None, :], other=0.0)
+        return tl.load(at, mask=present[:, None] & (columns < WIDTH)[None, :], other=nothing)
     elif WIDTH >= BLOCK_W:
-        x = tl.load(at)
+        return tl.load(at)
     else:
-        x = tl.load(at, mask=(columns < WIDTH)[None, :], other=0.0)
+        return tl.load(at, mask=(columns < WIDTH)[None, :], other=nothing)
+
+
+@triton.jit
+def _load_numbers(
+    cache_ptr, within, blocks, present, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr,
+    UPCAST: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """The same as numbers that are multiplied."""
+    x = _load_rows(cache_ptr, within, blocks, present, WIDTH, BLOCK_W, MASKED)
     if cache_ptr.dtype.element_ty.primitive_bitwidth == 8 and tl.bfloat16 == DTYPE:
         # NVIDIA has no instruction for this, and Triton's way from half precision takes the time of a few.
         x = x.to(tl.float32)
@@ -113,11 +124,15 @@ def _load_parts(
 ):  # fmt: skip
     width: tl.constexpr = BLOCK_W // PARTS
     parts = ()
-    for part in tl.static_range(PARTS):
-        x = _load_rows(
-            cache_ptr + part * width, within, blocks, present, WIDTH - part * width, width, MASKED, UPCAST, DTYPE
-        )  # fmt: skip
-        parts += (x,)
+    if are_words(cache_ptr):
+        words = _load_rows(cache_ptr, within, blocks, present, WIDTH // 2, width, MASKED)
+        parts = parts_of_words(words, UPCAST)
+    else:
+        for part in tl.static_range(PARTS):
+            x = _load_numbers(
+                cache_ptr + part * width, within, blocks, present, WIDTH - part * width, width, MASKED, UPCAST, DTYPE
+            )  # fmt: skip
+            parts += (x,)
     return parts
 
 
@@ -127,7 +142,7 @@ def attend_tile(
     last_seen, best, total, sums, scale, cap,
     HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_STRIDE: tl.constexpr, TOKEN_STRIDE: tl.constexpr,
-    SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr, LARGEST: tl.constexpr,
+    SCALES: tl.constexpr, SCALE_BLOCK_STRIDE: tl.constexpr, SCALE_TOKEN_STRIDE: tl.constexpr, UNIT: tl.constexpr,
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
@@ -140,10 +155,12 @@ def attend_tile(
 
     ROPE_DIM elements of keys that are no elements of values lie behind the others; LATENT: those others are the values.
 
-    SCALES: where each token has scales, scores are multiplied by those of keys, and weights by those of values times
-    LARGEST, the largest number of the cache's format: such a factor is no smaller than a value, and in half precision
-    no weight is lost. `head_factors` has what is left to do.
+    SCALES: where each token has scales, scores are multiplied by those of keys, and weights by those of values. Weights
+    are also multiplied by UNIT, so that in half precision none is lost: the largest number of the cache's format, since
+    such a factor is no smaller than a value, or that of words, whose factors are taken beside the largest of the tile.
+    `head_factors` has what is left to do. Of words `scale` is that of each row (see `in_halves`).
     """
+    in_words: tl.constexpr = are_words(k_cache_ptr)
     n = at + tl.arange(0, BLOCK_N)
     present = n < end
     if WINDOW > 0:
@@ -157,7 +174,7 @@ def attend_tile(
         v = _load_parts(v_cache_ptr, within, blocks, present, HEAD_DIM, BLOCK_D, PARTS, MASKED, UPCAST, DTYPE)
     scores = tl.dot(q[0], tl.trans(k[0]), input_precision=PRECISION)
     if ROPE_DIM > 0:
-        behind = _load_rows(
+        behind = _load_numbers(
             k_cache_ptr + HEAD_DIM, within, blocks, present, ROPE_DIM, BLOCK_E, MASKED, UPCAST, DTYPE
         )  # fmt: skip
         scores = tl.dot(q_behind, tl.trans(behind), scores, input_precision=PRECISION)
@@ -171,10 +188,11 @@ def attend_tile(
         if not LATENT:
             value_factors = tl.load(value_scale_ptr + scale_at, mask=present, other=0.0)
         scores *= key_factors[None, :]
+    scale_of_scores = scale[:, None] if in_words else scale
     if SOFT_CAP:
         # tanh by exp2, which has an instruction of its own.
-        scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scale * scores)) - 1.0)
-        scale = 1.0
+        scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scale_of_scores * scores)) - 1.0)
+        scale, scale_of_scores = 1.0, 1.0
     if MASKED:
         seen = (n[None, :] <= last_seen[:, None]) & present[None, :]
         if WINDOW > 0:
@@ -182,19 +200,29 @@ def attend_tile(
         scores = tl.where(seen, scores, NOTHING)
     higher = tl.maximum(best, tl.max(scores, axis=1) * scale)
     # Scaled here and not before: the product and the difference are one instruction.
-    weights = tl.exp2(scores * scale - higher[:, None])
+    weights = tl.exp2(scores * scale_of_scores - higher[:, None])
     if MASKED:
         weights = tl.where(seen, weights, 0.0)
     shrink = tl.exp2(best - higher)
     total = total * shrink + tl.sum(weights, axis=1)
+    largest_factor = 1.0
     if SCALES == SCALED_BY_TOKEN:
-        weights *= (value_factors * LARGEST)[None, :]
+        if in_words:
+            largest_factor = tl.maximum(tl.max(tl.abs(value_factors)), SMALLEST)
+            value_factors /= largest_factor
+        weights *= (value_factors * UNIT)[None, :]
+    elif UNIT != 1.0:
+        weights *= UNIT
     weights = weights.to(DTYPE)
     if UPCAST:
         weights = weights.to(tl.float32)
     new_sums = ()
     for part in tl.static_range(PARTS):
-        new_sums += (tl.dot(weights, v[part], sums[part] * shrink[:, None], input_precision=PRECISION),)
+        if in_words and SCALES == SCALED_BY_TOKEN:
+            of_tile = tl.dot(weights, v[part], input_precision=PRECISION)
+            new_sums += (tl.fma(of_tile, largest_factor, sums[part] * shrink[:, None]),)
+        else:
+            new_sums += (tl.dot(weights, v[part], sums[part] * shrink[:, None], input_precision=PRECISION),)
     return higher, total, new_sums
 
 
@@ -223,11 +251,13 @@ def store_log_sums(lse_ptr, tokens, heads, best, total, present, NUM_HEADS: tl.c
 
 
 @triton.jit
-def store_rows(rows, sums, factors, present, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr):
+def store_rows(
+    rows, sums, factors, present, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr,
+    IN_WORDS: tl.constexpr,
+):  # fmt: skip
     """Parts of ``sums * factors`` to where `rows` points."""
-    width: tl.constexpr = BLOCK_D // PARTS
-    columns = tl.arange(0, width)
     for part in tl.static_range(PARTS):
-        inside = present[:, None] & (columns < HEAD_DIM - part * width)[None, :]
+        columns = columns_of(part, BLOCK_D, PARTS, IN_WORDS)
+        inside = present[:, None] & (columns < HEAD_DIM)[None, :]
         x = (sums[part] * factors[:, None]).to(rows.dtype.element_ty)
-        tl.store(rows[:, None] + part * width + columns[None, :], x, mask=inside)
+        tl.store(rows[:, None] + columns[None, :], x, mask=inside)

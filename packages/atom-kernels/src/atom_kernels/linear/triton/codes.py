@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom_kernels.linear.triton import packed_weights
 from atom_kernels.linear.triton.packed_weights import E2M1_SUM_EXPONENT
 from atom_kernels.triton.support import prefetch_to_l2
 
@@ -44,7 +45,8 @@ POWER_PLACE = tl.constexpr(126 - E2M1_SUM_EXPONENT)
 SUM_SCALE = tl.constexpr(2.0**E2M1_SUM_EXPONENT)
 _INT4_PAIR = tl.constexpr(
     tuple(
-        f"{{ .reg .b32 t; shr.b32 t, $1, {4 * plane}; and.b32 t, t, 0x000F000F; or.b32 $0, t, 0x43004300; }}"
+        # The compiler would take two instructions of "and" and "or".
+        f"{{ .reg .b32 t; shr.b32 t, $1, {4 * plane}; lop3.b32 $0, t, 0x000F000F, 0x43004300, 0xEA; }}"
         for plane in range(4)
     )
 )
@@ -199,6 +201,21 @@ def has_pairs(scale_ptr):
 def has_offset(scale_ptr, minimum_ptr, kind):
     """Whether codes count from 0, and groups have a minimum or a zero point."""
     return minimum_ptr is not None or (kind == "int4" and has_pairs(scale_ptr))
+
+
+@triton.constexpr_function
+def powers_scale_codes(kind, scale_ptr, x_ptr):
+    """Whether powers of two scale e2m1 before the product; float16 holds too few of them."""
+    is_scaled_by_powers = kind == "e2m1" and scale_ptr.dtype.element_ty == tl.int32
+    return is_scaled_by_powers and x_ptr.dtype.element_ty != tl.float16
+
+
+@triton.constexpr_function
+def is_product_of_tiles(kind, group, makes_weights, scale_ptr, x_ptr):
+    """Whether a whole tile of words is multiplied at once: its groups have one scale, or none is left to do."""
+    if kind not in ("int4", "e2m1") or group < packed_weights.PLANE:
+        return False
+    return makes_weights or group % packed_weights.TILE == 0 or powers_scale_codes(kind, scale_ptr, x_ptr)
 
 
 @triton.jit

@@ -21,7 +21,9 @@ from atom_kernels.linear.triton.codes import (
     decode_in_place,
     float_of_power,
     has_offset,
+    is_product_of_tiles,
     powers_of_tile,
+    powers_scale_codes,
     scale_of,
     scaled_e2m1,
     scaled_e2m1_in_pairs,
@@ -163,16 +165,134 @@ def packed_products(
 
     Rows of x that were rounded to fp8 have a scale for each group of inputs, as the weight has.
     """
+    if is_product_of_tiles(KIND, GROUP, MAKES_WEIGHTS, scale_ptr, x_ptr):
+        return _products_of_tiles(
+            x_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, tokens, num_tokens,
+            x_stride, begin,
+            K, GATED, KIND, GROUP, GROUP_ROWS, PRECISION, STEPS, BLOCK_M, BLOCK_N, BLOCK_K, MAKES_WEIGHTS,
+        )  # fmt: skip
+    else:
+        return _products_of_parts(
+            x_ptr, x_scale_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, tokens,
+            num_tokens, x_stride, begin,
+            K, GATED, KIND, GROUP, GROUP_ROWS, PRECISION, STEPS, EVEN, BLOCK_M, BLOCK_N, BLOCK_K, MAKES_WEIGHTS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _products_of_tiles(
+    x_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, tokens, num_tokens,
+    x_stride, begin,
+    K: tl.constexpr, GATED: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
+    PRECISION: tl.constexpr, STEPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    MAKES_WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """As `packed_products`, of words: the planes of a tile are one product, whose operand they are in registers."""
+    scales_codes: tl.constexpr = powers_scale_codes(KIND, scale_ptr, x_ptr)
+    tiles: tl.constexpr = (BLOCK_K + TILE - 1) // TILE
+    sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    up_sums = tl.zeros([BLOCK_N, BLOCK_M if GATED else 1], tl.float32)
+    squares = tl.zeros([TILE, BLOCK_M], tl.float32)
+    for step in range(STEPS):
+        for tile in tl.static_range(tiles):
+            first = begin + step * BLOCK_K + tile * TILE
+            columns = first + tl.arange(0, TILE)
+            inside = (columns < K)[:, None] & (tokens < num_tokens)[None, :]
+            x = tl.load(x_ptr + tokens[None, :] * x_stride + columns[:, None], mask=inside, other=0.0)
+            if norm_weight_ptr is not None:
+                wide = x.to(tl.float32)
+                squares += wide * wide
+                norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32) + norm_offset
+                x = (wide * norm[:, None]).to(x.dtype)
+            sums = _with_tile(
+                sums, x, codes_ptr, scale_ptr, minimum_ptr, rows, first,
+                K, KIND, GROUP, GROUP_ROWS, PRECISION, MAKES_WEIGHTS, scales_codes,
+            )  # fmt: skip
+            if GATED:
+                up_sums = _with_tile(
+                    up_sums, x, codes_ptr, scale_ptr, minimum_ptr, up_rows, first,
+                    K, KIND, GROUP, GROUP_ROWS, PRECISION, MAKES_WEIGHTS, scales_codes,
+                )  # fmt: skip
+    if scales_codes and PRECISION == "pairs":
+        sums, up_sums = sums * SUM_SCALE, up_sums * SUM_SCALE
+    return sums, up_sums, tl.sum(squares, axis=0)
+
+
+@triton.jit
+def _with_tile(
+    sums, x, codes_ptr, scale_ptr, minimum_ptr, rows, first,
+    K: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, PRECISION: tl.constexpr,
+    MAKES_WEIGHTS: tl.constexpr, SCALES_CODES: tl.constexpr,
+):  # fmt: skip
+    """`sums` and the products with the tile at `first`: with its weights, or its codes if sums of groups are scaled."""
+    has_minimum: tl.constexpr = has_offset(scale_ptr, minimum_ptr, KIND)
+    codes = codes_of(codes_ptr, rows, first, K, True, True, PLANE)
+    multiplied = x.to(tl.float32) if PRECISION == "ieee" else x
+    if SCALES_CODES:
+        powers = powers_of_tile(scale_ptr, rows, first, K)
+        planes = ()
+        for plane in tl.static_range(TILE // PLANE):
+            planes += (_scaled_plane(codes, powers, plane, multiplied, PRECISION),)
+        return tl.dot(_side_by_side(planes), multiplied, sums, input_precision="ieee")
+    elif MAKES_WEIGHTS:
+        planes = ()
+        for plane in tl.static_range(TILE // PLANE):
+            if GROUP < TILE or plane == 0:
+                group = tl.minimum(first + plane * PLANE, K - 1) // GROUP
+                scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, KIND, GROUP, GROUP_ROWS)
+            planes += (_weights(codes, plane, scale, minimum, multiplied, KIND, has_minimum, PRECISION),)
+        return tl.dot(_side_by_side(planes), multiplied, sums, input_precision="ieee")
+    else:
+        planes = ()
+        for plane in tl.static_range(TILE // PLANE):
+            planes += (_plane(codes, plane, multiplied, KIND, has_minimum, PRECISION),)
+        product = tl.dot(_side_by_side(planes), multiplied, input_precision="ieee")
+        total = tl.sum(x.to(tl.float32), axis=0)[None, :] if has_minimum else 0.0
+        group = tl.minimum(first, K - 1) // GROUP
+        return sums + _scaled(
+            product, total, scale_ptr, minimum_ptr, rows[:, None], group, K, KIND, GROUP, GROUP_ROWS
+        )  # fmt: skip
+
+
+@triton.jit
+def _side_by_side(planes):
+    """Four planes [N, PLANE] as [N, TILE]: nothing moves, since a thread holds the same lanes of all."""
+    pairs = tl.join(tl.join(planes[0], planes[2]), tl.join(planes[1], planes[3]))
+    return tl.reshape(tl.permute(pairs, (0, 2, 3, 1)), (planes[0].shape[0], TILE))
+
+
+@triton.jit
+def _plane(codes, plane: tl.constexpr, x, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr):
+    if PRECISION == "pairs":
+        return decode_in_pairs(codes, plane, KIND, FROM_ZERO)
+    else:
+        return decode(codes, plane, KIND, FROM_ZERO).to(x.dtype)
+
+
+@triton.jit
+def _scaled_plane(codes, powers, plane: tl.constexpr, x, PRECISION: tl.constexpr):
+    """As `_plane`, of e2m1 with the powers of their tiles; in pairs, divided by `SUM_SCALE`."""
+    if PRECISION == "pairs":
+        return scaled_e2m1_in_pairs(codes, powers, plane)
+    else:
+        return scaled_e2m1(codes, powers, plane).to(x.dtype)
+
+
+@triton.jit
+def _products_of_parts(
+    x_ptr, x_scale_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, tokens,
+    num_tokens, x_stride, begin,
+    K: tl.constexpr, GATED: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
+    PRECISION: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, MAKES_WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """As `packed_products`, of bytes, and of words in groups of which each has a product of its own."""
     is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
     has_minimum: tl.constexpr = has_offset(scale_ptr, minimum_ptr, KIND)
     # Inputs that are multiplied at once: a plane, or as many of it as share a scale; of bytes the whole step.
     lanes: tl.constexpr = min(PLANE, GROUP) if is_planar else BLOCK_K
     cuts: tl.constexpr = PLANE // lanes if is_planar else 1
     planes: tl.constexpr = BLOCK_K // (lanes * cuts)
-    # Float16 holds too few powers of two.
-    scales_codes: tl.constexpr = (
-        KIND == "e2m1" and scale_ptr.dtype.element_ty == tl.int32 and x_ptr.dtype.element_ty != tl.float16
-    )
     # Groups of whole steps are scaled once; others part by part.
     scales_parts: tl.constexpr = GROUP < BLOCK_K
     groups: tl.constexpr = (K + GROUP - 1) // GROUP
@@ -181,10 +301,6 @@ def packed_products(
     squares = tl.zeros([lanes, BLOCK_M], tl.float32)
     for step in range(STEPS):
         first = begin + step * BLOCK_K
-        if scales_codes:
-            powers = powers_of_tile(scale_ptr, rows, first, K)
-            if GATED:
-                up_powers = powers_of_tile(scale_ptr, up_rows, first, K)
         product = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         if GATED:
@@ -203,11 +319,7 @@ def packed_products(
                     squares += wide * wide
                     norm = tl.load(norm_weight_ptr + columns, mask=columns < K, other=0.0).to(tl.float32) + norm_offset
                     x = (wide * norm[:, None]).to(x.dtype)
-                if scales_codes:
-                    sums = _scaled_dot(codes, powers, plane, x, sums, PRECISION)
-                    if GATED:
-                        up_sums = _scaled_dot(up_codes, up_powers, plane, x, up_sums, PRECISION)
-                elif MAKES_WEIGHTS:
+                if MAKES_WEIGHTS:
                     if scales_parts or (cut == 0 and plane == 0):
                         group = tl.minimum(start, K - 1) // GROUP
                         scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, KIND, GROUP, GROUP_ROWS)
@@ -254,8 +366,6 @@ def packed_products(
                             )  # fmt: skip
                             up_product = tl.zeros_like(up_product)
                         total = tl.zeros_like(total)
-    if scales_codes and PRECISION == "pairs":
-        sums, up_sums = sums * SUM_SCALE, up_sums * SUM_SCALE
     return sums, up_sums, tl.sum(squares, axis=0)
 
 
@@ -287,14 +397,3 @@ def _dot(codes, plane: tl.constexpr, x, sums, KIND: tl.constexpr, FROM_ZERO: tl.
         return tl.dot(decode(codes, plane, KIND, FROM_ZERO), x.to(tl.float32), sums, input_precision="ieee")
     else:
         return tl.dot(decode(codes, plane, KIND, FROM_ZERO).to(x.dtype), x, sums)
-
-
-@triton.jit
-def _scaled_dot(codes, powers, plane: tl.constexpr, x, sums, PRECISION: tl.constexpr):
-    """As `_dot` with e2m1 and the powers of their tiles; in pairs, divided by `SUM_SCALE`."""
-    if PRECISION == "pairs":
-        return tl.dot(scaled_e2m1_in_pairs(codes, powers, plane), x, sums)
-    elif PRECISION == "ieee":
-        return tl.dot(scaled_e2m1(codes, powers, plane), x.to(tl.float32), sums, input_precision="ieee")
-    else:
-        return tl.dot(scaled_e2m1(codes, powers, plane).to(x.dtype), x, sums)

@@ -89,9 +89,9 @@ def _default_of_packed(problem: LinearProblem, num_rows: int) -> SkinnyConfig:
 
 
 def block_of_inputs(packing: Packing, wanted: int) -> int:
-    """The inputs of a step for tensor cores: a tile of words, or at most a group of bytes."""
+    """The inputs of a step for tensor cores: whole tiles of words, or at most a group of bytes."""
     if packing.is_planar:
-        return TILE
+        return TILE if packing.group % TILE else max(wanted // TILE * TILE, TILE)
     return math.gcd(wanted, packing.group)
 
 

@@ -53,6 +53,8 @@ def experts_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SWAP: tl.constexpr,
+    PARTS: tl.constexpr,
+    ONE_TOKEN: tl.constexpr,
 ):
     """``out[pair] = activation(weight[expert of pair] @ x[pair // PAIRS_PER_ROW] + bias)`` for one tile.
 
@@ -65,6 +67,8 @@ def experts_kernel(
     in which an expert is named first) and the program finds the expert's pairs by itself: a decode starts without a
     sort. Otherwise pairs are sorted: slot s is the s-th of all blocks of BLOCK_M pairs that have one expert.
 
+    Of one token (ONE_TOKEN) a slot may be one of PARTS of a pair's inputs, each of which has a row of out.
+
     It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
     work would be shared out unevenly.
     """
@@ -74,6 +78,7 @@ def experts_kernel(
     within = tl.program_id(0) % (GROUP_M * num_tiles)
     slot, tile = group * GROUP_M + within % group_size, within // group_size
 
+    slot, part = slot // PARTS, slot % PARTS
     if PAIRS_BLOCK == 1:
         expert, first = tl.load(ids_ptr + slot), 0
         last = ((expert >= 0) & (expert < NUM_EXPERTS)).to(tl.int32)
@@ -120,8 +125,9 @@ def experts_kernel(
             x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
             powers_ptr = scale_ptr + expert.to(tl.int64) * (num_rows * tiles)
             sum_NM = fragment_product(
-                x_ptr, weight_ptr, powers_ptr, weight_rows_N, x_rows_M, NO_ROW, DEPTH, PRECISION, BLOCK_M, BLOCK_N
-            )
+                x_ptr, weight_ptr, powers_ptr, weight_rows_N, x_rows_M, NO_ROW, part, DEPTH, PRECISION, PARTS,
+                ONE_TOKEN, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
             sum_MN = tl.trans(sum_NM)
         else:
             x_rows_M = tl.where(places_M < last, x_rows_M, NO_ROW)
@@ -130,10 +136,11 @@ def experts_kernel(
                 DEPTH, WIDTH, KIND, GROUP, GROUP_ROWS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
         if HAS_BIAS:
-            sum_MN += bias_N.to(tl.float32)[None, :]
+            sum_MN += tl.where(part == 0, bias_N.to(tl.float32), 0.0)[None, :]
         inside_M = (places_M < last)[:, None]
         if ACTIVATION == "none":
-            out_ptrs_MN = out_ptr + pairs_M.to(tl.int64)[:, None] * WIDTH + columns_N[None, :]
+            out_rows_M = pairs_M.to(tl.int64) * PARTS + part
+            out_ptrs_MN = out_ptr + out_rows_M[:, None] * WIDTH + columns_N[None, :]
             tl.store(out_ptrs_MN, sum_MN.to(out_ptr.dtype.element_ty), mask=inside_M & (columns_N < WIDTH)[None, :])
         else:
             gate_MH, up_MH = tl.split(tl.reshape(sum_MN, (BLOCK_M, BLOCK_N // 2, 2)))

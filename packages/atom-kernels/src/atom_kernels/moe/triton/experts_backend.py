@@ -27,6 +27,8 @@ from atom_kernels.triton.launch import launch
 # Every program adds up how many pairs each expert has.
 _MAX_EXPERTS = 1024
 _SORT_BLOCK, _COMBINE_BLOCK = 1024, 1024
+# Parts of the inputs of one token's second product, where it would have fewer programs for each processor.
+_MOST_PARTS, _PROGRAMS_OF_PROCESSOR = 2, 2
 # With so many pairs an expert, on average, torch's grouped product of sorted rows is faster where there is one.
 _PAIRS_FOR_GROUPED = 48
 
@@ -86,6 +88,7 @@ class TritonExperts:
         self._product_kernel: Any = experts.experts_kernel
         self._combine: Any = rows.combine_kernel
         self._dependent = dependent_launch()
+        self._num_processors = detect_platform().num_processors
         self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
         self._problem, self._config_for, self._few_pairs = problem, config_for, few_pairs
         self._operands = {name: _operands(name, weights) for name in problem.matrices}
@@ -114,13 +117,14 @@ class TritonExperts:
         config, pairs = kernels.config, self._pairs(ids_TK)
         hidden = x_TD.new_empty(pairs.count, problem.intermediate_size)
         self._product("gate_up", x_TD, hidden, pairs, config.gate_up, str(problem.activation))
-        partial = x_TD.new_empty(pairs.count, problem.hidden_size)
-        self._product("down", hidden, partial, pairs, config.down, "none")
+        parts = self._parts("down", pairs.count, config.down)
+        partial = out_TD.new_empty(pairs.count * parts, problem.hidden_size, dtype=torch.float32 if parts > 1 else None)
+        self._product("down", hidden, partial, pairs, config.down, "none", parts)
         launch(
             self._combine, (num_tokens, -(-problem.hidden_size // self._combine_block)),
             partial, None, None, weights_TK, ids_TK, base_TD, out_TD,
             NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=problem.hidden_size,
-            BLOCK=self._combine_block, **self._dependent,
+            BLOCK=self._combine_block, PARTS=parts, **self._dependent,
         )  # fmt: skip
         return out_TD
 
@@ -158,8 +162,27 @@ class TritonExperts:
             return 1
         return self._few_pairs if count > 64 else min(64, self._few_pairs)
 
+    def _is_alone(self, count: int) -> bool:
+        """Whether the pairs are of one token, whose sums may have an order of their own."""
+        return count <= self._problem.top_k and not self._problem.batch_invariant
+
+    def _parts(self, name: str, count: int, tile: TileConfig) -> int:
+        """Into how many parts the inputs of a product are split, so that one token fills the processors."""
+        shape = self._shapes[name]
+        if shape["KIND"] != Codes.E2M1.value or not self._is_alone(count):
+            return 1
+        programs = count * -(-shape["WIDTH"] // tile.block_n)
+        return _MOST_PARTS if programs < _PROGRAMS_OF_PROCESSOR * (self._num_processors or programs) else 1
+
     def _product(
-        self, name: str, x: torch.Tensor, out: torch.Tensor, pairs: _Pairs, tile: TileConfig, activation: str
+        self,
+        name: str,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        pairs: _Pairs,
+        tile: TileConfig,
+        activation: str,
+        parts: int = 1,
     ) -> None:
         problem, shape = self._problem, self._shapes[name]
         reachable = min(problem.num_experts, pairs.count)
@@ -173,12 +196,14 @@ class TritonExperts:
         if tile.rounds:
             x, x_scale = _rounded(x, shape["GROUP"])
         launch(
-            self._product_kernel, (num_slots * num_tiles,),
-            x, x_scale, *self._operands[name], out, *pairs, num_slots, problem.alpha, problem.limit,
+            self._product_kernel, (num_slots * parts * num_tiles,),
+            x, x_scale, *self._operands[name], out, *pairs, num_slots * parts, problem.alpha, problem.limit,
             **self._constants, **shape, **tile.launch(),
             PAIRS_BLOCK=pairs_block,
             BY_PAIR=pairs.count < problem.num_experts,
             ACTIVATION=activation,
+            PARTS=parts,
+            ONE_TOKEN=self._is_alone(pairs.count),
         )  # fmt: skip
 
 

@@ -38,10 +38,14 @@ _EIGHT = tl.constexpr((tl.bfloat16,) * 8)
 
 @triton.jit
 def fragment_product(
-    x_ptr, words_ptr, powers_ptr, rows_N, x_rows_M, NO_ROW: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    x_ptr, words_ptr, powers_ptr, rows_N, x_rows_M, NO_ROW: tl.constexpr, part, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, PARTS: tl.constexpr, ONE_ROW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """float32 [BLOCK_N, BLOCK_M] of rows of the weight [.., DEPTH] and rows of x; those that are `NO_ROW` are zeros."""
+    """float32 [BLOCK_N, BLOCK_M] of rows of the weight [.., DEPTH] and rows of x; those that are `NO_ROW` are zeros.
+
+    `part` of PARTS of the tiles is read. With ONE_ROW all of a tile is decoded before it is multiplied: that takes
+    fewer instructions, and with several programs on a processor others multiply meanwhile.
+    """
     tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
     sum_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     place_N = rows_N // ROWS * (tiles * ROWS) + rows_N % ROWS
@@ -49,7 +53,8 @@ def fragment_product(
     inputs_K = tl.arange(0, TILE)
     x_ptrs = x_ptr + (x_rows_M * DEPTH)[None, :] + inputs_K[:, None]
     is_row_M = (x_rows_M < NO_ROW)[None, :]
-    for tile in range(tiles):
+    of_part: tl.constexpr = (tiles + PARTS - 1) // PARTS
+    for tile in range(part * of_part, tl.minimum((part + 1) * of_part, tiles)):
         words = tl.load(words_ptrs + tile * (ROWS * WORDS), eviction_policy="evict_first")
         powers_N = tl.load(powers_ptr + place_N + tile * ROWS)
         inside = is_row_M
@@ -60,7 +65,11 @@ def fragment_product(
         if PRECISION == "ieee":
             sum_NM = tl.dot(weight_NK, x_KM.to(tl.float32), sum_NM, input_precision="ieee")
         else:
-            sum_NM = tl.dot(weight_NK.to(x_KM.dtype), x_KM, sum_NM)
+            if ONE_ROW:
+                # Triton would make a plain sum a product that adds up.
+                sum_NM = tl.fma(tl.dot(weight_NK.to(x_KM.dtype), x_KM), 1.0, sum_NM)
+            else:
+                sum_NM = tl.dot(weight_NK.to(x_KM.dtype), x_KM, sum_NM)
     if PRECISION == "pairs":
         sum_NM *= SUM_SCALE
     return sum_NM

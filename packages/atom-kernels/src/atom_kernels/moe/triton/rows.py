@@ -56,11 +56,12 @@ def combine_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     """``out[t] = sum over k of weights[t, k] * (partial + bias) + base[t]``, in this order; ids of no expert add 0.
 
-    The partial result of pair ``t * K + k`` lies in its own row, or in row ``places[pair]``; bias is [E, WIDTH], and it
-    and base may be None.
+    The partial result of pair ``t * K + k`` lies in its own row, or in row ``places[pair]``, or is the sum of PARTS
+    rows of its own; bias is [E, WIDTH], and it and base may be None.
     """
     wait_for_inputs(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -74,7 +75,10 @@ def combine_kernel(
         row = pair
         if places_ptr is not None:
             row = tl.load(places_ptr + pair, mask=here, other=0).to(tl.int64)
-        partial = tl.load(partial_ptr + row * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
+        partial = tl.zeros([BLOCK], tl.float32)
+        for part in tl.static_range(PARTS):
+            at = partial_ptr + (row * PARTS + part) * WIDTH + columns
+            partial += tl.load(at, mask=inside & here, other=0.0).to(tl.float32)
         if bias_ptr is not None:
             partial += tl.load(bias_ptr + expert * WIDTH + columns, mask=inside & here, other=0.0).to(tl.float32)
         total += tl.load(weights_ptr + pair) * partial

@@ -11,7 +11,7 @@ import torch
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.triton.choice.launch_model import best_split
 from atom_kernels.linear.triton.choice.plain import plain_configs
-from atom_kernels.linear.triton.packed_weights import packing_of
+from atom_kernels.linear.triton.packed_weights import TILE, packing_of
 from atom_kernels.linear.triton.rounded_rows import may_round
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, default_config, tuning_key
 from atom_kernels.platform import Platform
@@ -41,6 +41,8 @@ def _by_rows(table: str) -> dict[int, tuple[int, ...]]:
 
 # block_m, block_n, block_k, num_warps, num_stages, by the most rows.
 _WORDS = _by_rows("16x64x128x4x6 32x64x128x4x6 64x64x128x4x4 128x64x128x4x3")
+# Groups of whole tiles are scaled after the product: few rows take long steps.
+_WORDS_OF_LONG_GROUPS = _WORDS | {16: (16, 64, 512, 4, 3)}
 _BYTES = _by_rows("16x64x128x4x8 32x64x128x4x5 64x64x128x4x4 128x64x128x4x3")
 _ROUNDED = _by_rows("16x64x128x4x6 32x64x128x4x6 64x64x128x4x5 64x64x128x4x5")
 _ROUNDED_IN_TILES = _by_rows("16x64x128x4x6 32x64x128x4x5 32x64x128x4x5 32x64x128x4x5")
@@ -138,12 +140,13 @@ def _tile(problem: LinearProblem, num_rows: int, platform: Platform) -> SkinnyCo
     if rounds:
         table = _ROUNDED if packing.is_one_scale_a_row(problem.in_features) else _ROUNDED_IN_TILES
     else:
-        table = _WORDS if packing.is_planar else _BYTES
+        words = _WORDS if packing.group % TILE else _WORDS_OF_LONG_GROUPS
+        table = words if packing.is_planar else _BYTES
     block_m, block_n, block_k, num_warps, num_stages = table[num_rows]
     tile = SkinnyConfig(
-        block_m, block_n, block_of_inputs(packing, block_k), 1, num_warps, num_stages, 3,
+        block_m, block_n, block_of_inputs(packing, block_k), 1, num_warps, num_stages, 3 if block_k <= TILE else 1,
         norm_apart=True, rounds=rounds,
-        makes_weights=not rounds and (num_rows >= _SCALED_CODES or (packing.is_planar and packing.group < block_k)),
+        makes_weights=not rounds and (num_rows >= _SCALED_CODES or (packing.is_planar and packing.group < TILE)),
     )  # fmt: skip
     return _fitting(problem, tile)
 

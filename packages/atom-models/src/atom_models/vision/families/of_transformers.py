@@ -1,4 +1,4 @@
-"""Pictures of checkpoints whose tower has no file here: all of one size, each patch of which becomes a token."""
+"""Pictures of checkpoints whose tower is that of transformers: what their processor does with each, as ours does it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READERS = {
 }
 
 
-def read_one_size(checkpoint: Checkpoint, config: Any, defaults: Mapping[str, PictureDefaults]) -> VisionSpec:
+def read_of_transformers(checkpoint: Checkpoint, config: Any, defaults: Mapping[str, PictureDefaults]) -> VisionSpec:
     """Sizes and tokens.
 
     Args:
