@@ -43,7 +43,6 @@ def _reads_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return first is not None and next(tensors_in((*args[first:], *kwargs.values())), None) is not None
 
 
-@functools.cache
 def is_composed(operator: Any) -> bool:
     """Whether it asks other operators for all that it does: those are what counts."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -63,7 +62,6 @@ def why_not_again(operator: Any, args: tuple[Any, ...]) -> str | None:
     return None
 
 
-@functools.cache
 def _gives_tensors(operator: Any) -> bool:
     return all("Tensor" in str(one.type) for one in operator._schema.returns)
 
