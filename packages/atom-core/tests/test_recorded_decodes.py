@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from dataclasses import replace
 
@@ -133,8 +134,13 @@ def test_a_number_of_requests_that_seldom_comes_is_not_recorded():
     assert recorded.run(step([1, 2])) is None
 
 
-def test_a_model_that_decides_by_what_it_reads_is_run_as_it_is(caplog):
-    model = Stub(lambda ids: (ids + 1).float() if ids.tolist()[0] < 5 else (ids - 1).float())
+def first_of(ids):
+    """The first id, read where no recording sees it."""
+    return ctypes.c_int64.from_address(ids.data_ptr()).value
+
+
+def test_a_model_that_decides_by_what_it_reads_unseen_is_run_as_it_is(caplog):
+    model = Stub(lambda ids: (ids + 1).float() if first_of(ids) < 5 else (ids - 1).float())
     recorded = recorded_over(model)
     for _ in range(3):
         recorded.run(step([1]))
@@ -143,6 +149,20 @@ def test_a_model_that_decides_by_what_it_reads_is_run_as_it_is(caplog):
     assert states.hidden_TD.tolist() == [6.0]
     assert "are not recorded" in caplog.text
     assert recorded.run(step([1])) is None
+
+
+def test_a_model_that_brings_values_to_python_is_never_replayed(caplog):
+    model = Stub(lambda ids: (ids + 1).float() if ids[0] < 5 else (ids - 1).float())
+    recorded = recorded_over(model)
+    with caplog.at_level(logging.INFO):
+        found = [recorded.run(step([n])) for n in range(8)]
+    assert [None if states is None else states.hidden_TD.tolist() for states in found] == [
+        *2 * [None],
+        [3.0],
+        *5 * [None],
+    ]
+    assert model.calls == 1
+    assert "not recorded: aten" in caplog.text
 
 
 def test_the_layers_are_not_called_once_a_step_is_proven():

@@ -6,8 +6,10 @@ import ctypes
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from atom_kernels.formats import Integers, Offset
 from atom_kernels.linear import LINEAR, LinearProblem
@@ -104,6 +106,111 @@ def test_calls_of_other_threads_are_not_recorded():
     count("later")
     recorded.replay()
     assert counted == ["mine", "later", "mine"]
+
+
+X = torch.arange(6.0)
+PLACE = torch.tensor(2)
+
+
+@pytest.mark.parametrize(
+    ("work", "named"),
+    [
+        (lambda: X[0].item(), "aten._local_scalar_dense"),
+        (lambda: X + 1 if (X > 9).any() else X - 1, "aten._local_scalar_dense"),
+        (lambda: X[:PLACE], "aten._local_scalar_dense"),
+        (lambda: torch.equal(X, X + 1), "aten.equal"),
+        (X.tolist, "tolist brings"),
+        (X.numpy, "numpy brings"),
+        (lambda: np.asarray(X), "__array__ brings"),
+        (lambda: np.from_dlpack(X), "__dlpack__ brings"),
+        (lambda: torch.tensor([PLACE, PLACE]), "tensor brings"),
+        (lambda: X.new_tensor(data=[PLACE]), "new_tensor brings"),
+        (lambda: torch.as_tensor([PLACE]), "as_tensor brings"),
+        (lambda: torch.asarray([PLACE]), "asarray brings"),
+        (lambda: torch.where(X > 3), "aten.nonzero"),
+        (lambda: X[X > 3], "aten.index.Tensor chooses by a mask"),
+        (lambda: X.repeat_interleave(torch.arange(6)), "aten.repeat_interleave"),
+        (lambda: torch.tensor_split(X, PLACE[None]), "tensor_split brings"),
+        (lambda: X.tensor_split(PLACE[None]), "tensor_split brings"),
+        (lambda: (X + 1).unsqueeze_(0), "aten.unsqueeze_"),
+    ],
+)
+@pytest.mark.parametrize("inference", [True, False], ids=["inference", "plain"])
+def test_work_that_brings_values_to_python_says_so_and_is_not_replayed(work, named, inference):
+    with torch.inference_mode(inference):
+        recorded = record(work)
+        expected = work()
+    assert same(recorded.outputs, expected)  # what it returned is right all the same
+    assert recorded.why_not.startswith(named)
+    with pytest.raises(RuntimeError, match="cannot be replayed"):
+        recorded.replay()
+
+
+def same(one, other):
+    if isinstance(one, list | tuple):
+        return all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else np.array_equal(one, other)
+
+
+def of_a_layer(x, weight):
+    """Operators as layers of other libraries have them."""
+    y = torch.nn.functional.linear(x, weight) + x.reshape(3, -1)
+    top, places = y.softmax(-1).topk(2)
+    counts = torch.zeros(x.shape[1]).index_add_(0, places.flatten(), top.flatten().float())
+    widened = torch.broadcast_tensors(y, counts.to(y.dtype))
+    sums = torch.stack([one.sum(-1, keepdim=True) for one in widened]).expand(2, 3, 4)
+    ordered = torch.sort(places.view(-1), stable=True)
+    chosen = y[torch.arange(3), places[:, 0]]
+    return [
+        y,
+        top,
+        places,
+        counts,
+        *widened,
+        sums,
+        *ordered,
+        chosen,
+        torch.ones(2).mul_(3),
+        torch.tensor([4]),
+        y.new_tensor([[5]]),
+        torch.einsum("ij,kj->ik", y, y),
+    ]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_operators_of_torch_give_is_written_anew_where_it_lies(dtype):
+    draw = torch.Generator().manual_seed(2)
+    x, weight = torch.randn(3, 8, generator=draw).to(dtype), torch.randn(8, 8, generator=draw).to(dtype)
+    work = record(lambda: of_a_layer(x, weight))
+    places = [one.data_ptr() for one in work.outputs]
+    assert work.why_not is None
+    for _ in range(2):
+        x.copy_(torch.randn(3, 8, generator=draw))
+        work.replay()
+        assert same(work.outputs, of_a_layer(x, weight))
+    assert [one.data_ptr() for one in work.outputs] == places
+
+
+class Asked(TorchDispatchMode):
+    """Notes which operators torch is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.names.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def test_operators_that_can_write_into_old_memory_do_so_and_views_are_not_made_again():
+    x = torch.randn(4, 6)
+    work = record(lambda: torch.cat(((x + x).cos().view(6, 4).t(), x)).split(2)[1].clone())
+    with Asked() as asked:
+        work.replay()
+    assert asked.names == ["aten.add.out", "aten.cos.out", "aten.cat.out", "aten.copy_.default"]
 
 
 def test_a_kernel_without_memory_is_an_error():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from atom_kernels.platform import detect_platform
+from atom_kernels.recording import record
 from atom_models import load_model
 
 pytest.importorskip("transformers")
@@ -20,6 +21,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3Rotary
 
 from atom_models.fallback import planned, trial
 from atom_models.fallback.attention import LAYER
+from atom_models.fallback.step_angles import Agreement, AngleLayout
 from tiny_decoders import make_decoder
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
@@ -115,6 +117,34 @@ def test_angles_that_no_table_holds_are_used_as_transformers_does(tmp_path: Path
     with torch.inference_mode():
         logits = theirs(torch.tensor([prompt])).logits[0]
     assert (loaded.logits([prompt])[0] - logits).abs().max() <= 1e-4 * (logits.max() - logits.min())
+
+
+def angles_at(positions: list[int], layout: AngleLayout) -> tuple[torch.Tensor, torch.Tensor]:
+    once = torch.tensor(positions)[None, :, None] * torch.tensor([1.0, 0.1, 0.01])
+    return layout.twice(once.cos()), layout.twice(once.sin())
+
+
+@pytest.mark.parametrize("layout", AngleLayout)
+def test_how_angles_lie_is_settled_by_the_first_that_show_it_and_not_looked_at_again(layout: AngleLayout):
+    [other] = set(AngleLayout) - {layout}
+    agreement = Agreement(layout)
+    assert agreement.of(angles_at([0, 0], other))  # at the first position they lie in every way
+    assert agreement.of(angles_at([5, 6], layout))
+    work = record(lambda: agreement.of(angles_at([5, 6], layout)))
+    assert (work.outputs, work.why_not) == (True, None)
+    refused = Agreement(layout)
+    assert refused.of(angles_at([0, 0], layout))
+    assert not refused.of(angles_at([0, 5], other))
+    assert not refused.of(angles_at([0, 0], layout))
+
+
+def test_one_angle_of_a_head_lies_in_every_way():
+    agreement, angles = (
+        Agreement(AngleLayout.PAIRS),
+        tuple(one[..., :2] for one in angles_at([3, 4], AngleLayout.PAIRS)),
+    )
+    assert agreement.of(angles)
+    assert record(lambda: agreement.of(angles)).why_not is None
 
 
 def test_layers_that_compute_something_else_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

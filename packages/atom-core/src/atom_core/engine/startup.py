@@ -118,7 +118,10 @@ def _check_shared(config: EngineConfig, checkpoint: Checkpoint) -> None:
 
 
 def _eager(args: EngineArgs) -> EngineArgs:
-    """The settings with which transformers' layers run: not compiled, captured or adapted, which want ours."""
+    """The settings with which transformers' layers run: not compiled, captured or adapted, which want ours.
+
+    On a CPU their decodes may be recorded: what they bring to Python is seen there.
+    """
     from atom_core.config import ConfigError
 
     if args.enable_dp_attention:
@@ -129,7 +132,7 @@ def _eager(args: EngineArgs) -> EngineArgs:
         raise ConfigError("transformers' layers take no adapters: leave enable_lora and lora_modules out")
     if args.cudagraph_mode not in (None, "none") or args.cudagraph_capture_sizes is not None:
         raise ConfigError("transformers' layers are not captured in graphs: leave the cudagraph settings out")
-    return dataclasses.replace(args, enforce_eager=True)
+    return dataclasses.replace(args, cudagraph_mode="none")
 
 
 def _tell_of_unread_variables() -> None:

@@ -20,7 +20,7 @@ from atom_kernels.select import select
 from atom_models.fallback.attention import LAYER, PagedAttention, recording
 from atom_models.fallback.planned_layer import PlannedLayer, on_rows, product_of, stacked_parts
 from atom_models.fallback.probing import SIZE, computes_the_same, rms_norm_of, with_parts
-from atom_models.fallback.step_angles import AngleLayout, TableOfStep
+from atom_models.fallback.step_angles import Agreement, AngleLayout, TableOfStep
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -112,6 +112,7 @@ class RawAttention:
         self._out: Any = module._modules[_OUT]
         self._layer, self._preparation, self._tables = layer, preparation, tables
         self._product, self._sizes, self._theirs = product, sizes, theirs
+        self._agreement = Agreement(preparation.layout)
 
     def forward(self, hidden_states: Any, position_embeddings: Any = None, *rest: Any, **given: Any) -> Any:
         prologue = self._prologue(position_embeddings)
@@ -121,7 +122,7 @@ class RawAttention:
         return self._out(self._layer.attend_raw(q, k, v, prologue)[None]), None
 
     def _prologue(self, position_embeddings: Any) -> AttentionPrologue | None:
-        if position_embeddings is None:
+        if position_embeddings is None or not self._agreement.of(position_embeddings):
             return None
         found = self._tables.of(position_embeddings, self._preparation.layout)
         if found is None or not (self._preparation.partial or found[1].shape[1] == self._layer.call.head_dim):

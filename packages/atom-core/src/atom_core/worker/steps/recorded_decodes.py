@@ -64,7 +64,11 @@ class RecordedDecodes:
         if self._seen[kind] <= _STEPS_BEFORE:
             return None
         decode = _Decode(self._model, batch, max_blocks=self._max_blocks, max_seq_len=self._max_seq_len)
-        self._decodes[kind] = decode
+        if decode.why_not is None:
+            self._decodes[kind] = decode
+        else:
+            logger.info("decode steps are not recorded: %s", decode.why_not)
+            self._is_trusted = False
         return decode.states
 
     def _forget_moved(self) -> None:
@@ -115,6 +119,11 @@ class _Decode:
             # The kernels' metadata points into the tensors, and stays for as long as they are replayed.
             self._context = get_forward_context()
             self._work = record(lambda: model.run_layers(self._input_ids, self._positions))
+
+    @property
+    def why_not(self) -> str | None:
+        """See `RecordedWork`."""
+        return self._work.why_not
 
     @property
     def states(self) -> LayerStates:

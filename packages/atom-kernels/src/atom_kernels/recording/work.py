@@ -7,13 +7,22 @@ takes Python as long. What it calls is the same each time, over the same memory:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from atom_kernels.recording.operators import (
+    COMPOSED,
+    ReadsOfHost,
+    is_composed,
+    out_variant,
+    tensors_in,
+    why_not_again,
+)
 
 _Call = tuple[Callable[..., Any], Sequence[Any], Any]
 _recording: ContextVar[_Recording | None] = ContextVar("recording", default=None)
@@ -28,14 +37,7 @@ _ALLOCATIONS = frozenset(
         torch.ops.aten.new_empty_strided.default,
     }
 )
-_COPIES = frozenset(
-    {
-        torch.ops.aten._to_copy.default,
-        torch.ops.aten.clone.default,
-        torch.ops.aten.contiguous.default,
-        torch.ops.aten.to.dtype,
-    }
-)
+_COPIES = frozenset({torch.ops.aten._to_copy.default, torch.ops.aten.clone.default})
 
 
 class RecordedWork:
@@ -43,10 +45,14 @@ class RecordedWork:
 
     Attributes:
         outputs: what the work returned; each `replay` writes it anew.
+        why_not: why it cannot be replayed, in words; None where it can. Python saw values then, and may decide by them.
     """
 
-    def __init__(self, outputs: Any, calls: Sequence[_Call], memory: Sequence[np.ndarray]) -> None:
-        self.outputs, self._calls, self._memory = outputs, calls, memory
+    def __init__(
+        self, outputs: Any, calls: Sequence[_Call], memory: Sequence[np.ndarray], why_not: str | None = None
+    ) -> None:
+        self.outputs, self.why_not = outputs, why_not
+        self._calls, self._memory = calls, memory
 
     @property
     def num_bytes(self) -> int:
@@ -57,8 +63,11 @@ class RecordedWork:
         """Do the work again, over what its inputs hold now.
 
         Raises:
+            RuntimeError: it cannot be replayed.
             MemoryError: a kernel had no memory.
         """
+        if self.why_not is not None:
+            raise RuntimeError(f"this work cannot be replayed, since {self.why_not}: see why_not before")
         for function, arguments, answer in self._calls:
             if function(*arguments) != answer:
                 raise MemoryError("a recorded kernel found no memory for what it unpacks")
@@ -67,17 +76,17 @@ class RecordedWork:
 def record(work: Callable[[], Any]) -> RecordedWork:
     """Do `work` once, and record which kernels and operators of torch it calls.
 
-    It must read its inputs from the same memory each time, and decide nothing by what they hold. Other threads may work
-    meanwhile: theirs is not recorded.
+    It must read its inputs from the same memory each time, and decide nothing by what they hold: where it brings any to
+    Python, its `why_not` says so. Other threads may work meanwhile: theirs is not recorded.
     """
     recording = _Recording()
     before = _recording.set(recording)
     try:
-        with recording:
+        with recording, ReadsOfHost(recording.refuse):
             outputs = work()
     finally:
         _recording.reset(before)
-    return RecordedWork(outputs, recording.calls, recording.memory)
+    return RecordedWork(outputs, recording.calls, recording.memory, recording.why_not)
 
 
 def recordable(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,22 +109,32 @@ class _Recording(TorchDispatchMode):
         super().__init__()
         self.calls: list[_Call] = []
         self.memory: list[np.ndarray] = []
+        self.why_not: str | None = None
         self._free: dict[int, list[np.ndarray]] = {}
+
+    def refuse(self, reason: str) -> None:
+        """What was done cannot be done again."""
+        self.why_not = self.why_not or reason
 
     def see(self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if is_composed(operator):
+            with self:
+                return operator._op_dk(COMPOSED, *args, **kwargs)
+        if (reason := why_not_again(operator, args)) is not None:
+            self.refuse(reason)
         result = operator(*args, **kwargs)
+        if self.why_not is not None:
+            return result
         if operator in _ALLOCATIONS:
             return self._placed(result)
         if operator._schema.is_mutable:
             self._add(lambda: operator(*args, **kwargs))
             return result
-        known = {_address(each) for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)}
-        made = [each for each in _tensors(result) if _address(each) not in known]
-        if made and operator in _COPIES:
-            self._add(lambda: result.copy_(args[0]))
-        elif made:
-            self._add(lambda: _overwrite(_tensors(result), _tensors(operator(*args, **kwargs))))
+        # All others are views, over the same memory each time.
+        known = {_address(each) for each in tensors_in((*args, *kwargs.values()))}
+        if any(_address(each) not in known for each in tensors_in(result)):
+            self._add(_again(operator, args, kwargs, result))
         return result
 
     def _add(self, call: Callable[[], Any]) -> None:
@@ -157,8 +176,15 @@ def _converted(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [result] if isinstance(result, torch.Tensor) else [each for each in result if isinstance(each, torch.Tensor)]
+def _again(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Callable[[], Any]:
+    """Works `result` out anew, in the memory that it has."""
+    if operator in _COPIES:
+        return lambda: result.copy_(args[0])
+    if (variant := out_variant(operator)) is not None:
+        by, names = variant
+        given = kwargs | dict(zip(names, [result] if isinstance(result, torch.Tensor) else result, strict=True))
+        return lambda: by(*args, **given)
+    return lambda: _overwrite(tensors_in(result), tensors_in(operator(*args, **kwargs)))
 
 
 def _address(tensor: torch.Tensor) -> int | None:
@@ -166,6 +192,6 @@ def _address(tensor: torch.Tensor) -> int | None:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
 
 
-def _overwrite(old: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> None:
+def _overwrite(old: Iterable[torch.Tensor], new: Iterable[torch.Tensor]) -> None:
     for one, other in zip(old, new, strict=True):
         one.copy_(other)
