@@ -162,7 +162,7 @@ class _Recording(TorchDispatchMode):
 
 
 # In the body of the class torch would wrap it, and import its compiler when the first step is recorded.
-_Recording.__torch_dispatch__ = _Recording.see
+_Recording.__torch_dispatch__ = _Recording.see  # type: ignore[method-assign]
 
 
 def _converted(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

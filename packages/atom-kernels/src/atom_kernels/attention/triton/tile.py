@@ -158,7 +158,7 @@ def attend_tile(
     SCALES: where each token has scales, scores are multiplied by those of keys, and weights by those of values. Weights
     are also multiplied by UNIT, so that in half precision none is lost: the largest number of the cache's format, since
     such a factor is no smaller than a value, or that of words, whose factors are taken beside the largest of the tile.
-    `head_factors` has what is left to do. Of words `scale` is that of each row (see `in_halves`).
+    `head_factors` has what is left to do. Where keys come as words, `scale` is that of each row (see `in_halves`).
     """
     in_words: tl.constexpr = are_words(k_cache_ptr)
     n = at + tl.arange(0, BLOCK_N)

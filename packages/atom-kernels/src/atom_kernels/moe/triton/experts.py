@@ -67,7 +67,7 @@ def experts_kernel(
     in which an expert is named first) and the program finds the expert's pairs by itself: a decode starts without a
     sort. Otherwise pairs are sorted: slot s is the s-th of all blocks of BLOCK_M pairs that have one expert.
 
-    Of one token (ONE_TOKEN) a slot may be one of PARTS of a pair's inputs, each of which has a row of out.
+    With one token (ONE_TOKEN) a slot may be one of PARTS of a pair's inputs, each of which has a row of out.
 
     It is not launched while its predecessor runs: programs that wait would take places on processors, and those that
     work would be shared out unevenly.

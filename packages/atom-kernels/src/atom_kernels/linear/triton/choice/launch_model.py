@@ -54,7 +54,7 @@ _PACKED = Rates(
     memory=0.70, processor=7.994e10, operations=7.5e12, inputs=1.7e11, step=34e-9, serial=0.40e-6, load=2.07e-6,
     launch=1.5e-6, splitting=0.85e-6, split=0.61e-6, sums=1.5e12, registers=75,
 )  # fmt: skip
-# Of words in groups of whole tiles; fitted to 450 launches of seven shapes with int4 at 16 rows on an H200, within 13%.
+# Words in groups of whole tiles; fitted to 450 launches of seven shapes with int4 at 16 rows on an H200, within 13%.
 _LONG_GROUPS = replace(_PACKED, split=0.2e-6)
 _PLAIN = Rates(
     memory=0.85, processor=4.8e10, operations=3.85e12, inputs=9.4e10, step=13e-9, serial=0.074e-6, load=1.65e-6,
