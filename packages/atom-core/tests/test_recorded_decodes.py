@@ -165,6 +165,16 @@ def test_a_model_that_brings_values_to_python_is_never_replayed(caplog):
     assert "not recorded: aten" in caplog.text
 
 
+def test_a_model_that_fails_while_it_is_recorded_is_run_as_it_is(caplog):
+    def fail(ids):
+        raise NotImplementedError("no storage")
+
+    recorded = recorded_over(Stub(fail))
+    with caplog.at_level(logging.WARNING):
+        assert [recorded.run(step([n])) for n in range(5)] == [None] * 5
+    assert caplog.text.count("no storage") == 1
+
+
 def test_the_layers_are_not_called_once_a_step_is_proven():
     model = Stub()
     recorded = recorded_over(model)

@@ -63,7 +63,15 @@ class RecordedDecodes:
         self._seen[kind] = self._seen.get(kind, 0) + 1
         if self._seen[kind] <= _STEPS_BEFORE:
             return None
-        decode = _Decode(self._model, batch, max_blocks=self._max_blocks, max_seq_len=self._max_seq_len)
+        return self._record(kind, batch)
+
+    def _record(self, kind: tuple[int, bool], batch: ModelInput) -> LayerStates | None:
+        try:
+            decode = _Decode(self._model, batch, max_blocks=self._max_blocks, max_seq_len=self._max_seq_len)
+        except Exception as error:  # the step runs as it is: what fails there, too, is no matter of the recording
+            logger.warning("decode steps are not recorded: %s", error)
+            self._is_trusted = False
+            return None
         if decode.why_not is None:
             self._decodes[kind] = decode
         else:
