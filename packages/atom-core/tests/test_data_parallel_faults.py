@@ -27,7 +27,8 @@ def make_args(model: Path, **overrides: Any) -> EngineArgs:
 
 
 def running(model: Path, **overrides: Any) -> AbstractAsyncContextManager[AsyncEngine]:
-    return running_engines.running(model, data_parallel_size=2, **overrides)
+    # Kernels are called one by one, so that long requests still run when an engine is struck.
+    return running_engines.running(model, data_parallel_size=2, enforce_eager=True, **overrides)
 
 
 def states(engine: AsyncEngine) -> list[str]:
