@@ -42,7 +42,7 @@ def config_of(folder: Path, size: int, context_size: int = 1, **parallel: Any) -
     return SimpleNamespace(
         model_config=SimpleNamespace(
             model=str(folder), dtype=torch.float32, hf_config=hf_config, max_model_len=64, quantization=method,
-            uses_mrope=False, is_moe="Moe" in config["architectures"][0],
+            uses_mrope=False, is_moe=bool(config.get("num_experts") or config.get("n_routed_experts")),
         ),
         cache_config=SimpleNamespace(
             block_size=BLOCK_SIZE, cache_dtype="auto", num_gpu_blocks=NUM_BLOCKS, enable_prefix_caching=False,
