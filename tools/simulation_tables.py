@@ -27,7 +27,7 @@ RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "simulating.md"
 FILES = {
     "gpu-nvidia-h100-80gb-hbm3.json": "8xH100",
     "tensor-parallel-nvidia-h100-80gb-hbm3.json": "8xH100",
-    "tensor-parallel-nvidia-h200.json": "8xH200",
+    "tensor-parallel-beside-vllm-nvidia-h200.json": "8xH200",
 }
 NEAR = 0.25
 # Requests have, in the middle of a measured decode, so many more tokens than at its beginning.
