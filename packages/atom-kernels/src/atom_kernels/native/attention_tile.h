@@ -220,10 +220,9 @@ INLINE void transpose_words(const stored *const *in, int at, word *out, int64_t 
 #endif
 }
 
-/* Asks for the cache line at `row + d` of each of `count` rows. Sprinkled over the packing: a burst would be dropped. Lines
- * go to the L2: of an L1, the tile at hand and the one ahead would fill all. */
+/* Asks for the cache line at `row + d` of each of `count` rows. Sprinkled over the packing: a burst would be dropped. */
 INLINE void prefetch_lines(const stored *const *rows, int count, int d) {
-    for (int i = 0; i < count; i++) __builtin_prefetch(rows[i] + d, 0, 2);
+    for (int i = 0; i < count; i++) ask_for(rows[i] + d);
 }
 
 #if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)

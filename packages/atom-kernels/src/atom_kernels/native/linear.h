@@ -39,7 +39,7 @@
 #define STREAMED_PANEL_ROWS PANEL_ROWS
 #endif
 /* A stream of weights is asked for so many bytes before they are needed: memory answers after about that many. */
-#define BYTES_AHEAD 4096
+#define BYTES_AHEAD 3072
 /* From so many rows of x on, arithmetic takes longer than reading the weight, and three pass at a time (if VL is 8). */
 #define MANY_ROWS 12
 

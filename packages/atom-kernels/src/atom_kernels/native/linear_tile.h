@@ -7,8 +7,7 @@
  * What depends on OUT (and NAME) is undefined again at the end: elements of T may go out as others. */
 
 /* The products of NR rows of weight with MR rows of x, [m * NR + n], over `k_size` elements of rows that lie `stride`
- * apart. `ahead` asks for the weight that many rows further on: few streams alone do not keep the memory busy. What is more
- * than a tile ahead goes to the L2. */
+ * apart. `ahead` asks for the weight that many rows further on: few streams alone do not keep the memory busy. */
 INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const *x_row, const T *weight, int64_t k_size,
                      int64_t stride) {
     vf sums[TILE];
@@ -27,12 +26,10 @@ INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const
                 VEC w = LOAD(weight + n * stride + k);
                 KEEP(w);
                 const T *further = weight + (n + ahead) * stride + k;
-                if (ahead > TILE)
-                    __builtin_prefetch(further, 0, 2);
-                else if (ahead)
-                    __builtin_prefetch(further);
+                if (ahead)
+                    ask_for(further);
                 else if (abreast == 1)
-                    __builtin_prefetch((const char *)further + BYTES_AHEAD);
+                    ask_for((const char *)further + BYTES_AHEAD);
                 for (int m = 0; m < MR; m++) sums[m * NR + n] = DOT(sums[m * NR + n], xs[m], w);
             }
         }
@@ -101,7 +98,7 @@ INLINE void NAME(three_rows)(const int ahead, const T *x, const T *weight, const
                 for (int i = 0; i < 4; i++) {
                     VEC w = LOAD(w_rows + i * k_size + k);
                     KEEP(w);
-                    if (ahead) __builtin_prefetch(w_rows + (i + ahead) * k_size + k);
+                    if (ahead) ask_for(w_rows + (i + ahead) * k_size + k);
                     sums[i] = DOT(sums[i], x0, w);
                     sums[4 + i] = DOT(sums[4 + i], x1, w);
                     sums[8 + i] = DOT(sums[8 + i], x2, w);

@@ -128,7 +128,10 @@ INLINE void sum_columns(const int way, const int half, const int NR, const int M
                 const int64_t g = first + row * groups;
                 const __m512i weight = has_table(way) ? look_up(half, block, tables[row])
                                                       : from_bytes(way, weights, block, g, half ? g + 1 : g);
-                __builtin_prefetch(block + ahead);
+                if (has_table(way))
+                    __builtin_prefetch(block + ahead); /* looking up takes so long that they are few at a time */
+                else
+                    ask_for(block + ahead);
 #pragma GCC unroll 16
                 for (int m = 0; m < MR; m++)
                     kept[m * NR + row] =

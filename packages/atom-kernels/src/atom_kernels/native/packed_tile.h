@@ -78,7 +78,7 @@ INLINE vf NAME(packed_tile)(const int kind, const int wide, const int minima, co
                 decode_block(kind, codes + row * row_bytes, scales, added, zeros, block);
             } else
                 decode_block(kind, codes + row * row_bytes, scales, 0, zeros, block);
-            __builtin_prefetch(codes + (row + NR) * row_bytes);
+            ask_for(codes + (row + NR) * row_bytes);
 #pragma GCC unroll 16
             for (int i = 0; i < BLOCK / STEP; i++) {
                 const VEC weight = PACK(block, i);

@@ -21,6 +21,9 @@
 /* Lets the loader check that this library and torch share one OpenMP runtime, and so one thread pool. */
 void *atom_openmp_runtime(void) { return (void *)&omp_get_max_threads; }
 
+/* Asks for the line of memory at p, which is wanted soon. It goes to the L2: an L1 is full of what is computed with. */
+INLINE void ask_for(const void *p) { __builtin_prefetch(p, 0, 2); }
+
 typedef float vf __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
