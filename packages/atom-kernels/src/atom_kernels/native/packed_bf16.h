@@ -109,6 +109,7 @@ INLINE void sum_columns(const int way, const int half, const int NR, const int M
     vf kept[TILE];
 #pragma GCC unroll 16
     for (int i = 0; i < NR * MR; i++) kept[i] = vf_set(0.0f);
+    ahead_t meanwhile = weights->meanwhile ? *weights->meanwhile : (ahead_t){0};
     int64_t at = from / size, end = (at + 1) * size;
     for (int64_t k = from; k < to; at++, end += size) {
         const int64_t first = n * groups + (half ? 2 * at : at);
@@ -122,6 +123,7 @@ INLINE void sum_columns(const int way, const int half, const int NR, const int M
             __m512i xs[MAX_MR];
 #pragma GCC unroll 16
             for (int m = 0; m < MR; m++) xs[m] = _mm512_loadu_si512(x + m * k_size + k);
+            ask_ahead(&meanwhile);
 #pragma GCC unroll 16
             for (int row = 0; row < NR; row++) {
                 const uint8_t *block = codes + row * row_bytes;
@@ -143,6 +145,7 @@ INLINE void sum_columns(const int way, const int half, const int NR, const int M
     for (int m = 0; m < MR; m++)
 #pragma GCC unroll 16
         for (int row = 0; row < NR; row++) sums[m * stride + row] = kept[m * NR + row];
+    if (weights->meanwhile) *weights->meanwhile = meanwhile;
 }
 
 /* MR rows of x with the TILE rows of weight from `n` on; long rows are cut as `linear_tile.h` cuts them. */

@@ -1,6 +1,6 @@
 /* Weights of eight or four bits with scales, and a block of them in registers as float32. */
 #pragma once
-#include "vector.h"
+#include "ahead.h"
 
 /* What a code is. Codes of four bits lie 32 columns to 16 bytes: the first 16 columns are the low halves. */
 enum { INT8, INT4, E2M1, E4M3 };
@@ -15,6 +15,7 @@ typedef struct {
     const float *minimum; /* [N, groups], added; or null */
     const uint8_t *zero;  /* [N, groups], taken from the code; or null, for 8 */
     int64_t k_size, group;
+    ahead_t *meanwhile; /* what a thread asks memory for while it multiplies in bfloat16; or null */
 } weights_t;
 
 /* Twice the numbers that codes of e2m1 stand for; their scales are halved. */
