@@ -16,7 +16,7 @@ from atom_models.vision.videos import VideoDefaults, VideoSpec
 
 def video_spec(token_id: int, defaults: VideoDefaults, **changed: Any) -> VideoSpec:
     """How a family sees videos, two frames at once."""
-    return VideoSpec(token_id=token_id, patch_frames=2, **asdict(defaults) | changed)
+    return VideoSpec(token_id=token_id, picture_frames=2, **asdict(defaults) | changed)
 
 
 def paired(frames: torch.Tensor) -> torch.Tensor:

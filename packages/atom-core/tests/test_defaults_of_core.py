@@ -86,7 +86,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_offload_blocks": 0,
         "is_encoder": False,
     },
-    "engine.inputs.fitted_images.resized": {"resample": "bicubic"},
     "engine.inputs.input_processor.InputProcessor.__init__": {"grammar_backend": "auto"},
     "engine.inputs.input_processor.InputProcessor.process": {
         "priority": 0,

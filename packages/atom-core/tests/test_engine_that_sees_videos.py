@@ -33,8 +33,8 @@ def frames(count: int, height: int = 24, width: int = 40, seed: int = 0) -> np.n
 
 def parts_of(spec: VisionSpec) -> list[list[list[int] | Image | Video]]:
     """Prompts of texts, pictures and videos: of odd lengths, two in one, with a picture between, and again."""
-    fitted = spec.video.fitted(5, 24, 40, unit=spec.unit, most_pixels=spec.max_pixels)  # type: ignore[union-attr]
-    assert fitted == (24, 40)  # nothing is resized
+    sizes = spec.video.sizes(5, 24, 40, spec)  # type: ignore[union-attr]
+    assert sizes == [((24, 40), (24, 40))] * 3  # nothing is resized
     odd, even, other = (as_video(frames(count, seed=seed), spec) for count, seed in ((5, 1), (4, 2), (5, 3)))
     return [
         [[5, 6, 7], odd, [8, 9], picture(1), [10, 11]],

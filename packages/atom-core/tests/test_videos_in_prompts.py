@@ -12,12 +12,12 @@ from atom_core.engine.inputs import placed_images
 from atom_core.engine.inputs.fitted_videos import as_video
 from atom_core.engine.inputs.given_prompts import GivenPrompt
 from atom_core.engine.inputs.placed_images import place_images
-from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
+from atom_core.engine.inputs.placed_videos import with_places
 from atom_core.errors import InvalidRequestError
 from atom_core.kv_cache.hashing import BlockNames, make_block_hasher
 from atom_core.messages import Image, PlacedImage, Video
 from atom_models.vision.spec import VisionSpec
-from atom_models.vision.videos import QWEN2, QWEN3
+from atom_models.vision.videos import QWEN2, QWEN3, VideoMarks
 from seeing_models import END, IMAGE, START, VIDEO, picture
 from tiny_videos import video_spec
 
@@ -28,7 +28,7 @@ STEPPED = video_spec(VIDEO, QWEN2, min_pixels=64, max_pixels=4096, max_frames=6)
 HALF = (0.5, 0.5, 0.5)
 SPEC = VisionSpec(IMAGE, START, END, 4, 2, 64, 4096, HALF, HALF, video=TIMED)
 OTHER = replace(SPEC, video=STEPPED)
-MARKS = VideoMarks("<s>", "<v>", "<e>")
+MARKS = VideoMarks("<s><v><e>", "<s>", "<v>", "<e>")
 
 
 def frames(count: int, height: int = 24, width: int = 40, seed: int = 0) -> np.ndarray:
@@ -44,7 +44,7 @@ def refusal(tokens, images, spec=SPEC) -> str:
 def test_two_frames_become_one_picture_and_the_last_one_is_repeated():
     given = frames(5, 50, 30)
     video = as_video(given, SPEC, fps=4)
-    height, width = TIMED.fitted(5, 50, 30, unit=8, most_pixels=4096)
+    height, width = TIMED.sizes(5, 50, 30, SPEC)[0].fitted
     made = [pillow.fromarray(one).resize((width, height), pillow.Resampling.BICUBIC).tobytes() for one in given]
     pairs = [(made[0], made[1]), (made[2], made[3]), (made[4], made[4])]
     assert video == Video(tuple(Image.of_video(height, width, pair, None) for pair in pairs), (0.125, 0.625, 1.0))
@@ -53,10 +53,10 @@ def test_two_frames_become_one_picture_and_the_last_one_is_repeated():
 
 def test_texts_get_the_places_of_pictures_and_their_times_where_the_model_was_made_so():
     video = as_video(frames(3), SPEC, fps=1)
-    assert with_places("a<s><v><e>b", [video], SPEC, MARKS) == "a<0.5 seconds><s><v><e><2.0 seconds><s><v><e>b"
-    assert with_places("a<s><v><e>b", [video], OTHER, MARKS) == "a<s><v><v><e>b"
+    assert with_places("a<s><v><e>b", [video], SPEC, MARKS).text == "a<0.5 seconds><s><v><e><2.0 seconds><s><v><e>b"
+    assert with_places("a<s><v><e>b", [video], OTHER, MARKS).text == "a<s><v><v><e>b"
     two = with_places("<s><v><e><s><v><e>", [video, as_video(frames(2), SPEC)], SPEC, MARKS)
-    assert two == "<0.5 seconds><s><v><e><2.0 seconds><s><v><e><0.2 seconds><s><v><e>"
+    assert two.text == "<0.5 seconds><s><v><e><2.0 seconds><s><v><e><0.2 seconds><s><v><e>"
     for text in ("a", "<s><v><e>" * 2, "<v>", "<s><v>"):
         with pytest.raises(InvalidRequestError, match=f"has {text.count('<v>')} video tokens, and there are 1 videos"):
             with_places(text, [video], SPEC, MARKS)

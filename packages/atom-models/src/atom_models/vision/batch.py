@@ -40,8 +40,8 @@ class PictureBatch:
         """
         for picture in pictures:
             *frames, height, width, colors = picture.shape
-            if frames and (spec.video is None or frames != [spec.video.patch_frames]):
-                most = "none" if spec.video is None else spec.video.patch_frames
+            if frames and (spec.video is None or frames != [spec.video.picture_frames]):
+                most = "none" if spec.video is None else spec.video.picture_frames
                 raise ValueError(f"a picture of a video is {list(picture.shape)}; the model sees {most} frames at once")
             if height % spec.unit or width % spec.unit or colors != 3 or picture.dtype is not torch.uint8:
                 raise ValueError(

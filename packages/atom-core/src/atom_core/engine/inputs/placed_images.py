@@ -116,11 +116,11 @@ def _in_order(token_ids: Sequence[int], images: Sequence[Image], spec: VisionSpe
     if count != len(moving):
         raise InvalidRequestError(
             f"the prompt has {count} video tokens ({spec.video.token_id}), and its videos have {len(moving)} pictures "
-            f"of {spec.video.patch_frames} frames: each stands in the place of one",
+            f"of {spec.video.picture_frames} frames: each stands in the place of one",
             NAME,
         )
     if len(moving) > MAX_OF_VIDEOS:
-        most = MAX_OF_VIDEOS * spec.video.patch_frames
+        most = MAX_OF_VIDEOS * spec.video.picture_frames
         raise InvalidRequestError(f"the prompt's videos have more than {most} frames, which are seen at most", NAME)
     left, of_videos = iter(still), iter(moving)
     places = (token for token in token_ids if token in spec.placeholders)
@@ -167,8 +167,8 @@ def _check_moving(image: Image, what: str, spec: VisionSpec) -> None:
     video = spec.video
     if video is None:
         raise InvalidRequestError(f"{what} of a video, and this model sees none: send pictures", NAME)
-    if image.num_frames != video.patch_frames:
-        raise InvalidRequestError(f"{what} and {image.num_frames} frames; it must have {video.patch_frames}", NAME)
+    if image.num_frames != video.picture_frames:
+        raise InvalidRequestError(f"{what} and {image.num_frames} frames; it must have {video.picture_frames}", NAME)
     if image.height * image.width > spec.most_pixels:
         raise InvalidRequestError(f"{what}; it can have {spec.most_pixels} of them: {_HOW}", NAME)
     if image.lag is not None and (video.has_timestamps or not 0 <= image.lag <= MAX_LAG):
