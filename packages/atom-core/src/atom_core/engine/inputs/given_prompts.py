@@ -64,7 +64,13 @@ class GivenPrompt:
             return cls(text)
         images, videos = [as_image(picture, spec) for picture in pictures], [as_video(video, spec) for video in moving]
         if not isinstance(text, str):
-            return cls(text, PlacedVideos("", videos, [0] * len(videos)).among(images))
+            if images and videos and spec.has_one_token:
+                raise InvalidRequestError(
+                    "this model has one token for pictures and videos, so that token ids do not say which is where: "
+                    f"give all of them as '{NAME}', in order, those of a video as as_video(frames, spec).images",
+                    NAME,
+                )
+            return cls(text, [*images, *(image for video in videos for image in video.images)])
         placed = with_places(text, videos, spec, marks_of(spec, tokenizer)) if videos else PlacedVideos(text)
         text = with_marks(placed.text, spec, tokenizer) if images else placed.text
         return cls(text, placed.among(images))

@@ -22,3 +22,5 @@ class VideoDefaults:
 
 QWEN3 = VideoDefaults("qwen3", 131_072, 786_432)
 QWEN2 = VideoDefaults("qwen2", 100_352, 602_112, positions_per_second=4)
+# No prompt has more frames.
+KIMI = VideoDefaults("kimi_k25", 784, 802_816, min_frames=1, max_frames=4096)

@@ -21,6 +21,7 @@ class Qwen2Rules:
     """Each frame has a bound of pixels, and the last step between frames is behind the last one."""
 
     has_timestamps = False
+    pools_frames = False
 
     def sampled(self, video: VideoSpec, num_frames: int, fps: float) -> list[int]:
         import numpy as np
@@ -38,6 +39,9 @@ class Qwen2Rules:
         size = _brought_within(video, 1, 1, height, width, seen)
         return [FrameSize(size, size)] * len(pictures)
 
+    def most_encoded(self, video: VideoSpec, seen: VisionSpec) -> int:
+        return seen.most_tokens
+
     def second(self, frames: Sequence[int], fps: float) -> float:
         return (frames[0] / fps + frames[-1] / fps) / 2
 
@@ -50,7 +54,7 @@ class Qwen2Rules:
     def marks(self, start: str | None, token: str | None, end: str | None) -> VideoMarks | None:
         return VideoMarks(start + token + end, start, token, end) if start and token and end else None
 
-    def written(self, seconds: Sequence[float], marks: VideoMarks) -> str:
+    def written(self, video: VideoSpec, seconds: Sequence[float], marks: VideoMarks) -> str:
         return marks.start + marks.token * len(seconds) + marks.end
 
 
@@ -78,7 +82,7 @@ class Qwen3Rules(Qwen2Rules):
     def steps_in_time(self, video: VideoSpec, count: int, taken_fps: float) -> list[int | None]:
         return [None] * count
 
-    def written(self, seconds: Sequence[float], marks: VideoMarks) -> str:
+    def written(self, video: VideoSpec, seconds: Sequence[float], marks: VideoMarks) -> str:
         return "".join(f"<{second:.1f} seconds>{marks.picture}" for second in seconds)
 
 

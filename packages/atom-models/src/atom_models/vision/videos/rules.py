@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from atom_models.vision.videos.marks import VideoMarks
     from atom_models.vision.videos.spec import VideoSpec
 
-VideoFamily = Literal["qwen2", "qwen3"]
+VideoFamily = Literal["kimi_k25", "qwen2", "qwen3"]
 """Names of rules, see `atom_models.vision.videos.spec`."""
 
 
@@ -26,9 +26,12 @@ class VideoRules(Protocol):
 
     Attributes:
         has_timestamps: a text before each picture says when it was.
+        pools_frames: a patch has one frame, and the tower takes the mean over the frames of a picture, so that it may
+            have fewer; otherwise a patch has all of them, and the last frame is repeated where some are missing.
     """
 
     has_timestamps: bool
+    pools_frames: bool
 
     def sampled(self, video: VideoSpec, num_frames: int, fps: float) -> list[int]:
         """See `VideoSpec.sampled`."""
@@ -38,6 +41,10 @@ class VideoRules(Protocol):
         self, video: VideoSpec, pictures: Sequence[int], height: int, width: int, seen: VisionSpec
     ) -> list[FrameSize]:
         """See `VideoSpec.sizes`; `pictures` are the frames of each picture."""
+        ...
+
+    def most_encoded(self, video: VideoSpec, seen: VisionSpec) -> int:
+        """See `VisionSpec.most_encoded`, of pictures of a video."""
         ...
 
     def second(self, frames: Sequence[int], fps: float) -> float:
@@ -52,6 +59,6 @@ class VideoRules(Protocol):
         """The texts that stand for a video, given those of its tokens; None where one is missing."""
         ...
 
-    def written(self, seconds: Sequence[float], marks: VideoMarks) -> str:
+    def written(self, video: VideoSpec, seconds: Sequence[float], marks: VideoMarks) -> str:
         """What a prompt has for a video whose pictures were at these times."""
         ...

@@ -1,0 +1,76 @@
+"""The rules of Kimi-K2.5: chunks of up to four frames, each behind the time of its first one.
+
+The formulas are those of the publisher's code (`kimi_k25_vision_processing.py` and `media_utils.py` of
+`moonshotai/Kimi-K2.5`): `split_video_chunks`, `navit_resize_video` and `timestamp_as_str`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from atom_models.vision.videos.marks import VideoMarks
+from atom_models.vision.videos.rules import FrameSize
+
+if TYPE_CHECKING:
+    from atom_models.vision.spec import VisionSpec
+    from atom_models.vision.videos.spec import VideoSpec
+
+# Names of the publisher's -> what `strftime` writes.
+TIMESTAMPS: Mapping[str, str] = MappingProxyType(
+    {"hh:mm:ss.fff": "%H:%M:%S", "mm:ss.fff": "%M:%S", "mm:ss": "%M:%S"}
+)
+
+
+class KimiRules:
+    """Frames are taken from the first to the last one, and sized as pictures with fewer patches are."""
+
+    has_timestamps = True
+    pools_frames = True
+
+    def sampled(self, video: VideoSpec, num_frames: int, fps: float) -> list[int]:
+        import numpy as np
+
+        wanted = max(round(num_frames * min(video.fps, fps) / fps), 1)
+        return np.linspace(0, num_frames - 1, min(wanted, video.max_frames)).round().astype(int).tolist()
+
+    def sizes(
+        self, video: VideoSpec, pictures: Sequence[int], height: int, width: int, seen: VisionSpec
+    ) -> list[FrameSize]:
+        each = [self._as_pictures(video, count, seen) for count in pictures]
+        return [FrameSize(spec.resized(height, width), spec.fitted(height, width)) for spec in each]
+
+    def most_encoded(self, video: VideoSpec, seen: VisionSpec) -> int:
+        return max(count * self._as_pictures(video, count, seen).most_tokens for count in (1, video.picture_frames))
+
+    def second(self, frames: Sequence[int], fps: float) -> float:
+        return frames[0] / fps
+
+    def steps_in_time(self, video: VideoSpec, count: int, taken_fps: float) -> list[int | None]:
+        return [None] * count
+
+    def marks(self, start: str | None, token: str | None, end: str | None) -> VideoMarks | None:
+        # `<|media_begin|>` and `<|media_end|>` are named by no config of the publisher's.
+        begin = "<|media_begin|>video<|media_content|>"
+        return VideoMarks("<|kimi_k25_video_placeholder|>", begin, token, "<|media_end|>") if token else None
+
+    def written(self, video: VideoSpec, seconds: Sequence[float], marks: VideoMarks) -> str:
+        return "".join(timestamp(second, video.timestamps) + marks.picture for second in seconds)
+
+    def _as_pictures(self, video: VideoSpec, count: int, seen: VisionSpec) -> VisionSpec:
+        """How the frames of a picture of so many are sized."""
+        area = seen.patch_size**2
+        patches = video.max_pixels // area
+        if video.max_pixels_together:
+            patches = min(round(video.max_pixels_together // area / count), patches)
+        most_tokens = max(seen.max_tokens // count, 1) if seen.max_tokens else 0
+        return dataclasses.replace(seen, max_pixels=patches * area, max_tokens=most_tokens)
+
+
+def timestamp(seconds: float, form: str) -> str:
+    """A time as `form` asks, one of `TIMESTAMPS`; parts of a second are cut."""
+    written = datetime.fromtimestamp(seconds, tz=timezone.utc).strftime(TIMESTAMPS[form])
+    return f"{written}.{int(seconds % 1 * 1000):03d}" if form.endswith(".fff") else written
