@@ -17,9 +17,8 @@ import transformers
 from atom_models import LoadedModel, load_model
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.vision.placing import LatePicture, place_pictures
-from atom_models.vision.spec import VisionSpec
-from tiny_pictures import IMAGE, SPEC, moonvit_patches, picture
-from tiny_videos import patches
+from tiny_pictures import IMAGE, SPEC, picture
+from tiny_videos import embeddings_of_kimi, patches
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
@@ -114,7 +113,7 @@ def their_logits(theirs: Any, model: Any, parts: list[int | Clip], pictures: lis
     [step] = place_pictures(model, [tokens], [shown])  # its tokens alone
     ids = torch.tensor([step.token_ids])
     if spec.has_one_token:
-        return logits_of_embeddings(theirs, ids, shown, spec)
+        return theirs(inputs_embeds=embeddings_of_kimi(theirs, step.token_ids, shown, spec)).logits[0]
     kinds = (ids == SPEC.image_token_id).int() + 2 * (ids == VIDEO).int()
     clips = [part for part in parts if isinstance(part, Clip)]
     inputs: dict[str, Any] = {"mm_token_type_ids": kinds}
@@ -126,20 +125,6 @@ def their_logits(theirs: Any, model: Any, parts: list[int | Clip], pictures: lis
             inputs["second_per_grid_ts"] = torch.tensor([2 / one.fps for one in clips])
             inputs["position_ids"] = positions_of_the_paper(theirs, inputs)
     return theirs(input_ids=ids, **(inputs if shown else {})).logits[0]
-
-
-def logits_of_embeddings(theirs: Any, ids: torch.Tensor, shown: list[Any], spec: VisionSpec) -> torch.Tensor:
-    """By the tower, the projector and the layers of transformers 5.23, whose model of Kimi-K2.5 fails with frames."""
-    size, features = spec.patch_size, []
-    for one in shown:
-        frames = one if one.dim() == 4 else one[None]
-        grid = torch.tensor([[len(frames), frames.shape[1] // size, frames.shape[2] // size]])
-        pooled = theirs.model.vision_tower(moonvit_patches(spec, list(frames.numpy())), grid_thw=grid).pooler_output
-        features.append(theirs.model.mm_projector(pooled).squeeze(1))
-    embeds = theirs.get_input_embeddings()(ids)
-    if features:
-        embeds = embeds.masked_scatter((ids == spec.image_token_id).unsqueeze(-1), torch.cat(features))
-    return theirs(inputs_embeds=embeds).logits[0]
 
 
 def has_timestamps(tiny: Tiny) -> bool:

@@ -82,7 +82,7 @@ class PlacedImage(msgspec.Struct, frozen=True):
 
     @property
     def num_encoded(self) -> int:
-        """Of the tokens of pictures that a step has room to encode it takes so many."""
+        """It takes so many of the tokens of pictures that a step has room to encode."""
         return self.num_tokens * self.depth
 
 

@@ -1,4 +1,4 @@
-"""Pictures and videos of Kimi-K2.5: a bound of patches and of the sides, and black where a side is no multiple of the unit."""
+"""What Kimi-K2.5 sees: a bound of patches and of the sides, and black where a side is no multiple of the unit."""
 
 from __future__ import annotations
 

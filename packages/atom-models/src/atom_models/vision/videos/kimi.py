@@ -7,9 +7,7 @@ The formulas are those of the publisher's code (`kimi_k25_vision_processing.py` 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from atom_models.vision.videos.marks import VideoMarks
@@ -19,10 +17,8 @@ if TYPE_CHECKING:
     from atom_models.vision.spec import VisionSpec
     from atom_models.vision.videos.spec import VideoSpec
 
-# Names of the publisher's -> what `strftime` writes.
-TIMESTAMPS: Mapping[str, str] = MappingProxyType(
-    {"hh:mm:ss.fff": "%H:%M:%S", "mm:ss.fff": "%M:%S", "mm:ss": "%M:%S"}
-)
+TIMESTAMPS = ("hh:mm:ss.fff", "mm:ss.fff", "mm:ss")
+"""Ways to say a time, by the names of the publisher's."""
 
 
 class KimiRules:
@@ -71,6 +67,11 @@ class KimiRules:
 
 
 def timestamp(seconds: float, form: str) -> str:
-    """A time as `form` asks, one of `TIMESTAMPS`; parts of a second are cut."""
-    written = datetime.fromtimestamp(seconds, tz=timezone.utc).strftime(TIMESTAMPS[form])
+    """A time of a day as `form` asks, one of `TIMESTAMPS`.
+
+    Thousandths are cut, and whole seconds are those of the time rounded to microseconds, as `datetime` does it.
+    """
+    whole = int(round(seconds, 6))
+    parts = (whole // 3600 % 24, whole // 60 % 60, whole % 60)
+    written = ":".join(f"{part:02d}" for part in parts[-1 - form.count(":") :])
     return f"{written}.{int(seconds % 1 * 1000):03d}" if form.endswith(".fff") else written
