@@ -17,8 +17,8 @@ from tiny_pictures import moonvit_patches
 
 
 def video_spec(token_id: int, defaults: VideoDefaults, **changed: Any) -> VideoSpec:
-    """How a family sees videos, two frames at once."""
-    return VideoSpec(token_id=token_id, picture_frames=2, **asdict(defaults) | changed)
+    """How a family sees videos, two frames at once unless `changed` says otherwise."""
+    return VideoSpec(**{"token_id": token_id, "picture_frames": 2} | asdict(defaults) | changed)
 
 
 def paired(frames: torch.Tensor) -> torch.Tensor:

@@ -149,6 +149,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "kv_events.publisher.KVEventPublisher.__init__": {"rank": 0},
     "kv_transfer.config.KVTransferConfig": {"timeout": 10.0, "hold_seconds": 120.0, "shared_memory": True},
     "messages.images.Image": {"num_frames": 1},
+    "messages.images.PlacedImage": {"depth": 1},
     "messages.kv_transfer.KVTransferParams": {
         "do_remote_decode": False,
         "do_remote_prefill": False,

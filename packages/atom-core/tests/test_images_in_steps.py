@@ -74,6 +74,18 @@ def test_a_picture_is_encoded_whole_by_the_step_that_begins_it_and_costs_nothing
     assert chunks(engine) == [[("a", 10)], [("a", 10)], [("a", 8)]]
 
 
+def test_a_picture_of_a_video_takes_room_for_each_frame_that_is_encoded_by_itself():
+    chunk = request("a", A, B, max_tokens=1)
+    chunk = msgspec.structs.replace(
+        chunk, images=tuple(msgspec.structs.replace(placed, depth=4) for placed in chunk.images)
+    )
+    for room, steps in ((63, [[("a", 16)], [("a", 12)]]), (64, [[("a", 28)]])):
+        engine = make_engine(max_num_image_tokens=room)
+        engine.add(chunk)
+        engine.run()
+        assert chunks(engine) == steps
+
+
 def test_requests_of_a_step_share_its_room_for_pictures():
     engine = make_engine(max_num_image_tokens=16)
     engine.add(*(request(name, image, max_tokens=1) for name, image in zip("abc", (A, B, A), strict=True)))

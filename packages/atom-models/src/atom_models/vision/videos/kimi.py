@@ -59,7 +59,7 @@ class KimiRules:
     def _as_pictures(self, video: VideoSpec, count: int, seen: VisionSpec) -> VisionSpec:
         """How the frames of a picture of so many are sized."""
         area = seen.patch_size**2
-        patches = video.max_pixels // area
+        patches = min(video.max_pixels, seen.max_pixels) // area
         if video.max_pixels_together:
             patches = min(round(video.max_pixels_together // area / count), patches)
         most_tokens = max(seen.max_tokens // count, 1) if seen.max_tokens else 0
