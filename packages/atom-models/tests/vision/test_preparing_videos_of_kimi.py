@@ -115,7 +115,9 @@ def test_frames_are_made_small_enough_for_the_room_of_a_step_which_encodes_each_
     for chunk, size in enumerate(spec.video.sizes(num_frames, side, 1000, spec)):
         count = min(4, num_frames - 4 * chunk)
         assert spec.num_tokens(*size.fitted) * spec.depth(count) <= most
-    assert (spec_of().least_encoded, spec_of().depth(1), spec_of().depth(3)) == (4, 1, 3)
+    whole = spec_of()
+    assert 4506 == whole.most_tokens < whole.within(5000).most_encoded <= 5000 < whole.most_encoded
+    assert (whole.least_encoded, whole.depth(1), whole.depth(3)) == (4, 1, 3)
 
 
 def test_a_chunk_is_named_by_the_time_of_its_first_frame_and_the_last_one_may_have_fewer():
