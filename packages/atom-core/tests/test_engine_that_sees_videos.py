@@ -159,6 +159,7 @@ def test_preempted_requests_see_again(folder, prompts) -> None:
         alone = [tokens_of(engine, [prompt], params)[0] for prompt in prompts]
     with LLMEngine(str(folder), **SETTINGS | {"num_kv_blocks": 20, "max_model_len": 250}) as engine:
         assert tokens_of(engine, prompts, params) == alone
+        assert engine.stats.num_preemptions > 0
 
 
 def test_positions_in_time_and_layers_that_keep_states_go_with_it(
