@@ -51,7 +51,7 @@ def embeddings_of_kimi(
     give by all frames of a chunk, of which the mean was taken).
 
     Args:
-        token_ids: with all tokens of each picture.
+        token_ids: the prompt, in which a picture has all of its tokens.
         pictures: uint8 ``[height, width, 3]``, or ``[frames, height, width, 3]``, in order.
     """
     ids, size, features = torch.tensor([token_ids]), spec.patch_size, []
