@@ -191,6 +191,12 @@ OTHER_TOWERS = {
                 "merge_kernel_size": 2,
                 "fixed_output_tokens": None,
                 "patch_limit_on_one_side": 32,
+                "in_patch_limit_each_frame": 100,
+                "in_patch_limit_video": None,
+                "sample_fps": 2.0,
+                "max_num_frames_each_video": None,
+                "temporal_merge_kernel_size": 4,
+                "timestamp_mode": "hh:mm:ss.fff",
             }
         },
         _moonvit,

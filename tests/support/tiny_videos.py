@@ -9,14 +9,16 @@ from typing import Any
 import torch
 
 from atom_models.vision.spec import VisionSpec
+from atom_models.vision.videos import KIMI as KIMI
 from atom_models.vision.videos import QWEN2 as QWEN2
 from atom_models.vision.videos import QWEN3 as QWEN3
 from atom_models.vision.videos import VideoDefaults, VideoSpec
+from tiny_pictures import moonvit_patches
 
 
 def video_spec(token_id: int, defaults: VideoDefaults, **changed: Any) -> VideoSpec:
-    """How a family sees videos, two frames at once."""
-    return VideoSpec(token_id=token_id, patch_frames=2, **asdict(defaults) | changed)
+    """How a family sees videos, two frames at once unless `changed` says otherwise."""
+    return VideoSpec(**{"token_id": token_id, "picture_frames": 2} | asdict(defaults) | changed)
 
 
 def paired(frames: torch.Tensor) -> torch.Tensor:
@@ -37,3 +39,28 @@ def patches(spec: VisionSpec, videos: Sequence[torch.Tensor]) -> tuple[torch.Ten
         found.append(cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 6 * size**2))
         grids.append([count, height // size, width // size])
     return torch.cat(found), torch.tensor(grids)
+
+
+@torch.inference_mode()
+def embeddings_of_kimi(
+    theirs: Any, token_ids: Sequence[int], pictures: Sequence[torch.Tensor], spec: VisionSpec
+) -> torch.Tensor:
+    """What the language model of `transformers` takes for a prompt of Kimi-K2.5: ``[1, T, D]``.
+
+    The tower and the projector are called by themselves, as transformers 5.23 fails with frames (it splits what they
+    give by all frames of a chunk, of which the mean was taken).
+
+    Args:
+        token_ids: the prompt, in which a picture has all of its tokens.
+        pictures: uint8 ``[height, width, 3]``, or ``[frames, height, width, 3]``, in order.
+    """
+    ids, size, features = torch.tensor([token_ids]), spec.patch_size, []
+    for one in pictures:
+        frames = one if one.dim() == 4 else one[None]
+        grid = torch.tensor([[len(frames), frames.shape[1] // size, frames.shape[2] // size]])
+        pooled = theirs.model.vision_tower(moonvit_patches(spec, list(frames.numpy())), grid_thw=grid).pooler_output
+        features.append(theirs.model.mm_projector(pooled).squeeze(1))
+    embeddings = theirs.get_input_embeddings()(ids)
+    if not features:
+        return embeddings
+    return embeddings.masked_scatter((ids == spec.image_token_id).unsqueeze(-1), torch.cat(features))

@@ -86,7 +86,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_offload_blocks": 0,
         "is_encoder": False,
     },
-    "engine.inputs.fitted_images.resized": {"resample": "bicubic"},
     "engine.inputs.input_processor.InputProcessor.__init__": {"grammar_backend": "auto"},
     "engine.inputs.input_processor.InputProcessor.process": {
         "priority": 0,
@@ -150,6 +149,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "kv_events.publisher.KVEventPublisher.__init__": {"rank": 0},
     "kv_transfer.config.KVTransferConfig": {"timeout": 10.0, "hold_seconds": 120.0, "shared_memory": True},
     "messages.images.Image": {"num_frames": 1},
+    "messages.images.PlacedImage": {"depth": 1},
     "messages.kv_transfer.KVTransferParams": {
         "do_remote_decode": False,
         "do_remote_prefill": False,

@@ -21,7 +21,7 @@ from atom_models.checkpoint import open_checkpoint
 from atom_models.vision.reading import vision_spec
 from atom_models.vision.spec import VisionSpec
 from seeing_models import END, IMAGE, START, VIDEO, make_seeing, picture
-from tiny_videos import patches
+from tiny_videos import embeddings_of_kimi, patches
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 SETTINGS: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 128, "num_threads": 1, "skip_tokenizer_init": True}
@@ -33,8 +33,8 @@ def frames(count: int, height: int = 24, width: int = 40, seed: int = 0) -> np.n
 
 def parts_of(spec: VisionSpec) -> list[list[list[int] | Image | Video]]:
     """Prompts of texts, pictures and videos: of odd lengths, two in one, with a picture between, and again."""
-    fitted = spec.video.fitted(5, 24, 40, unit=spec.unit, most_pixels=spec.max_pixels)  # type: ignore[union-attr]
-    assert fitted == (24, 40)  # nothing is resized
+    sizes = spec.video.sizes(5, 24, 40, spec)  # type: ignore[union-attr]
+    assert set(sizes) == {((24, 40), (24, 40))}  # nothing is resized
     odd, even, other = (as_video(frames(count, seed=seed), spec) for count, seed in ((5, 1), (4, 2), (5, 3)))
     return [
         [[5, 6, 7], odd, [8, 9], picture(1), [10, 11]],
@@ -50,16 +50,20 @@ def given(parts: Sequence[list[int] | Image | Video], spec: VisionSpec) -> dict[
     """As programs give it, in the tokens of a model. Times are two tokens each, as it were."""
     assert spec.video is not None
     tokens: list[int] = []
+    start, end = ([] if token is None else [token] for token in (spec.start_token_id, spec.end_token_id))
     for part in parts:
         if isinstance(part, list):
             tokens += part
         elif isinstance(part, Image):
-            tokens += [spec.start_token_id, spec.image_token_id, spec.end_token_id]
+            tokens += [*start, spec.image_token_id, *end]
         elif spec.video.has_timestamps:
             for second in part.seconds:
-                tokens += [40, 41 + int(second), spec.start_token_id, spec.video.token_id, spec.end_token_id]
+                tokens += [40, 41 + int(second), *start, spec.video.token_id, *end]
         else:
-            tokens += [spec.start_token_id, *[spec.video.token_id] * len(part.images), spec.end_token_id]
+            tokens += [*start, *[spec.video.token_id] * len(part.images), *end]
+    if spec.has_one_token:
+        shown = [part.images if isinstance(part, Video) else (part,) for part in parts if not isinstance(part, list)]
+        return {"prompt_token_ids": tokens, "images": [image for images in shown for image in images]}
     videos = [part for part in parts if isinstance(part, Video)]
     return {"prompt_token_ids": tokens, "images": [p for p in parts if isinstance(p, Image)], "videos": videos}
 
@@ -71,22 +75,24 @@ def tokens_of_transformers(folder: Path, prompts: Sequence[dict[str, Any]], spec
 
 
 def _tokens_of_one(model: Any, prompt: dict[str, Any], spec: VisionSpec) -> list[int]:
-    moving = iter([image for video in prompt["videos"] for image in video.images])
+    moving = iter([image for video in prompt.get("videos", ()) for image in video.images])
     still, ids = iter(prompt["images"]), []
     for token in prompt["prompt_token_ids"]:
-        shown = next({IMAGE: still, VIDEO: moving}[token]) if token in (IMAGE, VIDEO) else None
+        shown = next(moving if token == VIDEO else still) if token in spec.placeholders else None
         ids += [token] * (1 if shown is None else spec.num_tokens(shown.height, shown.width))
     inputs: dict[str, Any] = {"input_ids": torch.tensor([ids])}
     inputs["mm_token_type_ids"] = (inputs["input_ids"] == IMAGE).int() + 2 * (inputs["input_ids"] == VIDEO).int()
-    if prompt["images"]:
+    if spec.has_one_token:
+        inputs = {"inputs_embeds": embeddings_of_kimi(model, ids, list(map(_array, prompt["images"])), spec)}
+    elif prompt["images"]:
         values = patches(spec, [_array(one)[None] for one in prompt["images"]])
         inputs["pixel_values"], inputs["image_grid_thw"] = values
-    if prompt["videos"]:
+    if prompt.get("videos"):
         values = patches(spec, [torch.cat([_array(one) for one in video.images]) for video in prompt["videos"]])
         inputs["pixel_values_videos"], inputs["video_grid_thw"] = values
     count = GREEDY.max_tokens
     output = model.generate(**inputs, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None)
-    return output[0, len(ids) :].tolist()
+    return output[0, -GREEDY.max_tokens :].tolist()
 
 
 def _array(image: Image) -> torch.Tensor:
@@ -96,9 +102,11 @@ def _array(image: Image) -> torch.Tensor:
     )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_seeing(tmp_path_factory.mktemp("seeing"))
+@pytest.fixture(scope="module", params=["qwen3_vl", "kimi_k25"])
+def folder(
+    request: pytest.FixtureRequest, tiny_family: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return tiny_family("kimi_k25") if request.param == "kimi_k25" else make_seeing(tmp_path_factory.mktemp("seeing"))
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +159,7 @@ def test_preempted_requests_see_again(folder, prompts) -> None:
         alone = [tokens_of(engine, [prompt], params)[0] for prompt in prompts]
     with LLMEngine(str(folder), **SETTINGS | {"num_kv_blocks": 20, "max_model_len": 250}) as engine:
         assert tokens_of(engine, prompts, params) == alone
+        assert engine.stats.num_preemptions > 0
 
 
 def test_positions_in_time_and_layers_that_keep_states_go_with_it(
@@ -174,9 +183,9 @@ def test_positions_in_time_and_layers_that_keep_states_go_with_it(
         assert len(set(map(tuple, found[0]))) > 2
 
 
-def test_a_text_with_a_video_is_written_as_the_model_was_made_to_read_it(folder: Path) -> None:
+def test_a_text_with_a_video_is_written_as_the_model_was_made_to_read_it(tmp_path: Path) -> None:
     text = "<|vision_start|><|video_pad|><|vision_end|>a"
-    with LLMEngine(str(folder), **SETTINGS | {"skip_tokenizer_init": False}) as engine:
+    with LLMEngine(str(make_seeing(tmp_path)), **SETTINGS | {"skip_tokenizer_init": False}) as engine:
         spec = engine.info.images
         assert spec is not None
         [output] = engine.generate([{"prompt": text, "videos": [frames(3)]}], GREEDY, use_tqdm=False)

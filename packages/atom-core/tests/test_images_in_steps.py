@@ -74,6 +74,23 @@ def test_a_picture_is_encoded_whole_by_the_step_that_begins_it_and_costs_nothing
     assert chunks(engine) == [[("a", 10)], [("a", 10)], [("a", 8)]]
 
 
+def test_a_picture_of_a_video_takes_room_for_each_frame_that_is_encoded_by_itself():
+    def of_video(name, *images):
+        one = request(name, *images, max_tokens=1)
+        deep = tuple(msgspec.structs.replace(placed, depth=4) for placed in one.images)
+        return msgspec.structs.replace(one, images=deep)
+
+    for room, steps in ((63, [[("a", 16)], [("a", 12)]]), (64, [[("a", 28)]])):
+        engine = make_engine(max_num_image_tokens=room)
+        engine.add(of_video("a", A, B))
+        engine.run()
+        assert chunks(engine) == steps
+    engine = make_engine(max_num_image_tokens=63)
+    engine.add(of_video("a", A), of_video("b", B))
+    engine.run()
+    assert chunks(engine) == [[("a", 16), ("b", 4)], [("b", 12)]]
+
+
 def test_requests_of_a_step_share_its_room_for_pictures():
     engine = make_engine(max_num_image_tokens=16)
     engine.add(*(request(name, image, max_tokens=1) for name, image in zip("abc", (A, B, A), strict=True)))

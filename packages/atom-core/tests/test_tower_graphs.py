@@ -73,6 +73,16 @@ def test_pictures_have_the_features_that_they_have_without_graphs(tower: VisionT
         assert Repeated.replayed == number
 
 
+def test_parts_of_videos_have_the_features_that_they_have_without_graphs(tower: VisionTower):
+    if tower.spec.video is None:
+        return
+    [*chunk, still] = shown(tower, *[(24, 24)] * tower.spec.video.picture_frames, (40, 24))
+    pictures = [torch.stack(chunk), still, torch.stack(chunk[: tower.spec.video.least_frames])]
+    graphs = captured(tower)
+    assert_same(graphs.encode(pictures), tower.encode(pictures))
+    assert Repeated.replayed == 1
+
+
 def test_what_a_graph_gave_is_kept_while_it_runs_again(tower: VisionTower):
     graphs, pictures = captured(tower), shown(tower, (24, 24), (24, 24))
     first = graphs.encode(pictures[:1])

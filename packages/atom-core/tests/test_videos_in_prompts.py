@@ -8,16 +8,19 @@ import msgspec
 import numpy as np
 import pytest
 
+from atom_core.config.engine_args import EngineArgs
+from atom_core.config.images import room_for_images
+from atom_core.config.options import ConfigError
 from atom_core.engine.inputs import placed_images
 from atom_core.engine.inputs.fitted_videos import as_video
 from atom_core.engine.inputs.given_prompts import GivenPrompt
 from atom_core.engine.inputs.placed_images import place_images
-from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
+from atom_core.engine.inputs.placed_videos import with_places
 from atom_core.errors import InvalidRequestError
 from atom_core.kv_cache.hashing import BlockNames, make_block_hasher
 from atom_core.messages import Image, PlacedImage, Video
 from atom_models.vision.spec import VisionSpec
-from atom_models.vision.videos import QWEN2, QWEN3
+from atom_models.vision.videos import KIMI, QWEN2, QWEN3, VideoMarks
 from seeing_models import END, IMAGE, START, VIDEO, picture
 from tiny_videos import video_spec
 
@@ -28,7 +31,12 @@ STEPPED = video_spec(VIDEO, QWEN2, min_pixels=64, max_pixels=4096, max_frames=6)
 HALF = (0.5, 0.5, 0.5)
 SPEC = VisionSpec(IMAGE, START, END, 4, 2, 64, 4096, HALF, HALF, video=TIMED)
 OTHER = replace(SPEC, video=STEPPED)
-MARKS = VideoMarks("<s>", "<v>", "<e>")
+CHUNKED = video_spec(IMAGE, KIMI, max_pixels=2048, picture_frames=4, timestamps="mm:ss")
+KIMIS = VisionSpec(
+    IMAGE, None, None, 4, 2, 64, 4096, HALF, HALF, video=CHUNKED, has_threefold_positions=False, resizing="padded",
+    max_side=128,
+)  # fmt: skip
+MARKS = VideoMarks("<s><v><e>", "<s>", "<v>", "<e>")
 
 
 def frames(count: int, height: int = 24, width: int = 40, seed: int = 0) -> np.ndarray:
@@ -44,7 +52,7 @@ def refusal(tokens, images, spec=SPEC) -> str:
 def test_two_frames_become_one_picture_and_the_last_one_is_repeated():
     given = frames(5, 50, 30)
     video = as_video(given, SPEC, fps=4)
-    height, width = TIMED.fitted(5, 50, 30, unit=8, most_pixels=4096)
+    height, width = TIMED.sizes(5, 50, 30, SPEC)[0].fitted
     made = [pillow.fromarray(one).resize((width, height), pillow.Resampling.BICUBIC).tobytes() for one in given]
     pairs = [(made[0], made[1]), (made[2], made[3]), (made[4], made[4])]
     assert video == Video(tuple(Image.of_video(height, width, pair, None) for pair in pairs), (0.125, 0.625, 1.0))
@@ -53,13 +61,91 @@ def test_two_frames_become_one_picture_and_the_last_one_is_repeated():
 
 def test_texts_get_the_places_of_pictures_and_their_times_where_the_model_was_made_so():
     video = as_video(frames(3), SPEC, fps=1)
-    assert with_places("a<s><v><e>b", [video], SPEC, MARKS) == "a<0.5 seconds><s><v><e><2.0 seconds><s><v><e>b"
-    assert with_places("a<s><v><e>b", [video], OTHER, MARKS) == "a<s><v><v><e>b"
+    assert with_places("a<s><v><e>b", [video], SPEC, MARKS).text == "a<0.5 seconds><s><v><e><2.0 seconds><s><v><e>b"
+    assert with_places("a<s><v><e>b", [video], OTHER, MARKS).text == "a<s><v><v><e>b"
     two = with_places("<s><v><e><s><v><e>", [video, as_video(frames(2), SPEC)], SPEC, MARKS)
-    assert two == "<0.5 seconds><s><v><e><2.0 seconds><s><v><e><0.2 seconds><s><v><e>"
+    assert two.text == "<0.5 seconds><s><v><e><2.0 seconds><s><v><e><0.2 seconds><s><v><e>"
     for text in ("a", "<s><v><e>" * 2, "<v>", "<s><v>"):
         with pytest.raises(InvalidRequestError, match=f"has {text.count('<v>')} video tokens, and there are 1 videos"):
             with_places(text, [video], SPEC, MARKS)
+
+
+def test_a_chunk_of_kimi_has_up_to_four_frames_which_are_resized_and_filled_up_with_black():
+    given = frames(5, 50, 60)
+    video = as_video(given, KIMIS, fps=4)
+    [size, last] = CHUNKED.sizes(5, 50, 60, KIMIS)
+    assert size == last == ((42, 50), (48, 56))
+    made = []
+    for one in given:
+        filled = np.zeros((48, 56, 3), np.uint8)
+        filled[:42, :50] = np.asarray(pillow.fromarray(one).resize((50, 42), pillow.Resampling.BICUBIC))
+        made.append(filled.tobytes())
+    chunks = Image.of_video(48, 56, made[:4], None), Image.of_video(48, 56, made[4:], None)
+    assert video == Video(chunks, (0.0, 1.0))
+
+
+def test_texts_of_kimi_say_where_pictures_and_videos_are_though_all_have_one_token():
+    class Named:
+        """A tokenizer that knows one token."""
+
+        def id_to_token(self, token_id: int) -> str | None:
+            return "<pad>" if token_id == IMAGE else None
+
+    def given(text: str, *, count: int = 2) -> GivenPrompt:
+        shown = {"images": stills, "videos": [frames(5, seed=1), frames(2, seed=2)][:count]}
+        return GivenPrompt.of({"prompt": text, **shown}, KIMIS, Named())  # type: ignore[arg-type]
+
+    stills = [picture(1), picture(2)]
+    first, second = (as_video(frames(count, seed=count % 4), KIMIS).images for count in (5, 2))
+    place, chunk = "<|kimi_k25_video_placeholder|>", "<|media_begin|>video<|media_content|><pad><|media_end|>"
+    shown = given(f"a{place}<pad>b{place}<pad>")
+    assert shown.text == f"a00:00{chunk}00:02{chunk}<pad>b00:00{chunk}<pad>"
+    assert shown.images == [*first, stills[0], *second, stills[1]]
+    assert given(f"{place}<pad><pad>{place}").images == [*first, *stills, *second]
+    with pytest.raises(InvalidRequestError, match="has 1 video tokens, and there are 2 videos: .*k25_video"):
+        given(f"{place}<pad><pad>")
+    tokens = {"prompt_token_ids": [IMAGE, IMAGE, 5], "images": stills[:1], "videos": [frames(2)]}
+    with pytest.raises(InvalidRequestError, match="give all of them as 'images', in order"):
+        GivenPrompt.of(tokens, KIMIS)
+    alone = GivenPrompt.of({"prompt_token_ids": [IMAGE, 5], "videos": [frames(2, seed=2)]}, KIMIS)
+    assert alone.images == list(second)
+
+
+def test_chunks_of_kimi_are_placed_in_the_order_in_which_they_come():
+    chunks, still = as_video(frames(5), KIMIS).images, picture(1, 1, 2)
+    size = KIMIS.num_tokens(chunks[0].height, chunks[0].width)
+    placed = place_images([5, IMAGE, 6, IMAGE, IMAGE, 7], [chunks[0], still, chunks[1]], KIMIS)
+    assert placed.token_ids == [5, *[IMAGE] * size, 6, *[IMAGE] * (2 + size), 7]
+    assert placed.images == (
+        PlacedImage(chunks[0], 1, size, depth=4), PlacedImage(still, size + 2, 2),
+        PlacedImage(chunks[1], size + 4, size),
+    )  # fmt: skip
+    assert [one.num_encoded for one in placed.images] == [4 * size, 2, size]
+    assert "has 2 image tokens" in refusal([IMAGE, IMAGE, 5], chunks[:1], KIMIS)
+    five = Image.of_video(24, 40, [bytes(2880)] * 5, None)
+    assert "5 frames; it must have 1 to 4" in refusal([IMAGE, 5], [five], KIMIS)
+    wide = Image.of_video(64, 96, [bytes(18_432)] * 4, None)
+    assert "96 tokens in each of 4 frames; all of these can be 244" in refusal([IMAGE, 5], [wide], KIMIS)
+
+
+def test_a_step_has_room_for_all_frames_of_a_chunk(monkeypatch):
+    """However short prompts are; and where it has room for less, frames are made smaller."""
+    monkeypatch.setattr(room_for_images, "vision_spec", lambda checkpoint: KIMIS)
+
+    def room(max_model_len: int = 8, **given: int) -> tuple[VisionSpec, int]:
+        args = EngineArgs(**given)  # type: ignore[arg-type]
+        images = room_for_images.resolve_images(args, None, max_model_len, [])  # type: ignore[arg-type]
+        assert images is not None
+        return images.spec, room_for_images.image_token_budget(args, images, 10)
+
+    assert room() == (KIMIS, 32)
+    assert room(10_000) == (KIMIS, KIMIS.most_encoded)
+    spec, most = room(10_000, max_num_image_tokens=21)
+    [chunk, last] = as_video(frames(5, 60, 60), spec).images
+    assert (most, spec.num_tokens(chunk.height, chunk.width)) == (21, 4)
+    assert 4 < spec.num_tokens(last.height, last.width) <= 21
+    with pytest.raises(ConfigError, match="max_num_image_tokens is 3, and the smallest picture has 4"):
+        room(max_num_image_tokens=3)
 
 
 def test_pictures_and_videos_stand_in_the_places_of_their_own_tokens():
@@ -166,6 +252,8 @@ def test_videos_that_differ_in_a_frame_or_in_a_time_never_share_a_block():
         other = as_video(changed, OTHER)
         same = [one == another for one, another in zip(names(video.images), names(other.images), strict=True)]
         assert same == [frame > 3, False]
+    chunks = [as_video(each, KIMIS) for each in (given, given[::-1])]
+    assert not set(names(chunks[0].images)) & set(names(chunks[1].images))
     slower = as_video(given, OTHER, fps=1)
     assert slower.images[0] == video.images[0]
     assert names(slower.images)[0] != names(video.images)[0]

@@ -316,7 +316,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "layer_norm_eps": 1e-6,
     },
     "vision.towers.clip.CLIPVisionConfig": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
-    "vision.videos.VideoDefaults": {"fps": 2.0, "min_frames": 4, "max_frames": 768, "positions_per_second": 0},
+    "vision.videos.defaults.VideoDefaults": {"fps": 2.0, "min_frames": 4, "max_frames": 768, "positions_per_second": 0},
+    "vision.videos.spec.VideoSpec": {"max_pixels_together": 0, "timestamps": ""},
     "weights.loader.load_weights": {"progress": True},
     "weights.loader.load_dummy_weights": {"seed": 0, "device": "cpu"},
 }

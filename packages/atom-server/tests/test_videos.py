@@ -17,7 +17,7 @@ from atom_server.errors import APIError
 from atom_server.pictures.decoder import PictureDecoder
 from atom_server.pictures.limits import PictureLimits
 from pictures import file_of, head_of_png, url_of
-from tiny_videos import QWEN2, QWEN3, video_spec
+from tiny_videos import KIMI, QWEN2, QWEN3, video_spec
 from videos import grey_frames, url_of_frames, video_file
 
 needs_pyav = pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="there is no PyAV")
@@ -82,6 +82,20 @@ def test_a_model_without_times_gets_steps_of_the_rate_at_which_frames_were_taken
     decoder.close()
     assert greys(video) == [0, 2, 4, 6, 8, 10, 12, 14]
     assert [image.lag for image in video.images] == [None, 2, 4, 6]
+
+
+@needs_pyav
+def test_a_model_that_sees_chunks_gets_up_to_four_frames_behind_the_time_of_the_first():
+    chunks = video_spec(5, KIMI, picture_frames=4, timestamps="mm:ss")
+    spec = VisionSpec(5, None, None, 16, 2, 1024, 4096, HALF, HALF, video=chunks, resizing="padded", max_side=64)
+    decoder, url = PictureDecoder(spec, LIMITS), url_of(video_file(grey_frames(15), rate=6), "video/mp4")
+    [video] = decoded(decoder, url)
+    assert greys(video) == [0, 4, 7, 10, 14]  # of 2.5 s, from the first to the last
+    assert [image.num_frames for image in video.images] == [4, 1]
+    assert video.seconds == (0.0, 14 / 6)
+    with pytest.raises(APIError, match="it takes 4 tokens, and the context has room for 3"):
+        decoded(decoder, url, num_tokens=3)
+    decoder.close()
 
 
 PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n"

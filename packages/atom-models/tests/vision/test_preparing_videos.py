@@ -22,11 +22,19 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoP
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_of_videos
 
 from atom_models.vision.positions import threefold_positions
-from atom_models.vision.videos import QWEN2, QWEN3
+from atom_models.vision.videos import QWEN2, QWEN3, VideoSpec
 from tiny_pictures import SPEC
 from tiny_videos import video_spec
 
 SPREAD, STEPPED = video_spec(1, QWEN3), video_spec(1, QWEN2)
+
+
+def size_of(video: VideoSpec, num_frames: int, height: int, width: int, *, unit: int, most_pixels: int) -> Any:
+    """The one size of all frames, where a picture may have so many pixels."""
+    seen = replace(SPEC, patch_size=unit // 2, max_pixels=most_pixels)
+    [(resized, fitted)] = set(video.sizes(num_frames, height, width, seen))
+    assert resized == fitted
+    return fitted
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +82,8 @@ def test_frames_are_brought_to_the_sizes_of_transformers(num_frames, height, wid
         (SPREAD, 32, lambda: smart_resize_of_videos(num_frames, height, width, 2, 32, *limits)),
         (STEPPED, 28, lambda: smart_resize(height, width, 28, *limits)),
     ):
-        ours = lambda spec=spec, unit=unit: replace(spec, **pixels).fitted(  # noqa: E731
-            num_frames, height, width, unit=unit, most_pixels=10**9
+        ours = lambda spec=spec, unit=unit: size_of(  # noqa: E731
+            replace(spec, **pixels), num_frames, height, width, unit=unit, most_pixels=10**9
         )
         try:
             expected = theirs()
@@ -91,7 +99,7 @@ def test_no_frame_is_larger_than_a_picture_may_be():
     for spec in (SPREAD, STEPPED):
         for count in (2, 3, 5, 30):
             for most in (200_000, 20_000, 28 * 28):
-                rows, columns = spec.fitted(count, 1080, 1920, unit=28, most_pixels=most)
+                rows, columns = size_of(spec, count, 1080, 1920, unit=28, most_pixels=most)
                 assert 0 < rows * columns <= most
 
 
@@ -102,7 +110,7 @@ def test_times_are_those_of_transformers():
         for part in (frames, frames[:-1] or frames):
             theirs = Qwen3VLProcessor._calculate_timestamps(own, list(part), fps, 2)
             assert SPREAD.seconds(part, fps) == theirs
-            assert len(theirs) == SPREAD.num_pictures(len(part))
+            assert len(theirs) == len(SPREAD.split(part))
 
 
 def test_pictures_of_a_video_without_texts_stand_in_time_by_the_rule_of_qwen2_5():
@@ -132,5 +140,5 @@ def test_a_video_of_one_frame_is_refused():
         with pytest.raises(ValueError, match="a video of 1 frames; it must have 2 at least"):
             spec.sampled(1, 24.0)
         with pytest.raises(ValueError, match="a video of 1 frames"):
-            spec.fitted(1, 100, 100, unit=28, most_pixels=10**6)
+            size_of(spec, 1, 100, 100, unit=28, most_pixels=10**6)
     assert np.diff(STEPPED.sampled(9, 24.0)).min() > 0

@@ -23,6 +23,7 @@ from atom_models.vision.reading import vision_spec
 from atom_models.vision.sees import num_tower_weights
 from atom_models.vision.spec import VisionSpec
 from tiny_pictures import IMAGE, SPEC, picture
+from tiny_videos import KIMI, video_spec
 
 TinyFamily = Callable[[str], Path]
 
@@ -53,6 +54,7 @@ def test_a_model_says_what_it_sees(tiny_family: TinyFamily):
         has_threefold_positions=False,
         resizing="padded",
         max_side=128,
+        video=video_spec(0, KIMI, picture_frames=4, min_pixels=64, max_pixels=1600, timestamps="hh:mm:ss.fff"),
     )
 
 

@@ -18,13 +18,13 @@ from atom_models import LoadedModel, load_model
 from atom_models.paged_run import PagedRun, SequenceStep
 from atom_models.vision.placing import LatePicture, place_pictures
 from tiny_pictures import IMAGE, SPEC, picture
-from tiny_videos import paired, patches
+from tiny_videos import embeddings_of_kimi, patches
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 VIDEO = 380
 START, END = SPEC.start_token_id, SPEC.end_token_id
-FAMILIES = ["qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen2_5_vl"]
+FAMILIES = ["qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen2_5_vl", "kimi_k25"]
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,17 @@ def tiny(request: pytest.FixtureRequest, tiny_family: Callable[[str], Path], tmp
 
 
 def given(model: Any, parts: list[int | Clip], pictures: list[torch.Tensor]) -> tuple[list[int], list[Any]]:
-    """A prompt as it is given to ours: a placeholder for each picture, and for each two frames of a video."""
+    """A prompt as it is given to ours: a placeholder for each picture, and for each two or four frames of a video."""
     video, left, tokens, shown = model.vision_spec.video, iter(pictures), [], []
     for part in parts:
         if isinstance(part, Clip):
-            pairs, lags = paired(part.frames), video.lags(len(part.frames), part.fps)
-            shown += [pair if lag is None else LatePicture(pair, lag) for pair, lag in zip(pairs, lags, strict=True)]
-            each = [START, VIDEO, END]
+            seen, lags = map(torch.stack, video.split(list(part.frames))), video.lags(len(part.frames), part.fps)
+            shown += [one if lag is None else LatePicture(one, lag) for one, lag in zip(seen, lags, strict=True)]
+            each = [START, video.token_id, END]
             tokens += (
-                [token for second in range(len(pairs)) for token in (60 + second, *each)]  # as it were "<0.3 seconds>"
+                [token for second in range(len(lags)) for token in (60 + second, *each)]  # as it were "<0.3 seconds>"
                 if video.has_timestamps
-                else [START, *[VIDEO] * len(pairs), END]
+                else [START, *[video.token_id] * len(lags), END]
             )
         else:
             tokens.append(part)
@@ -112,6 +112,8 @@ def their_logits(theirs: Any, model: Any, parts: list[int | Clip], pictures: lis
     spec, (tokens, shown) = model.vision_spec, given(model, parts, pictures)
     [step] = place_pictures(model, [tokens], [shown])  # its tokens alone
     ids = torch.tensor([step.token_ids])
+    if spec.has_one_token:
+        return theirs(inputs_embeds=embeddings_of_kimi(theirs, step.token_ids, shown, spec)).logits[0]
     kinds = (ids == SPEC.image_token_id).int() + 2 * (ids == VIDEO).int()
     clips = [part for part in parts if isinstance(part, Clip)]
     inputs: dict[str, Any] = {"mm_token_type_ids": kinds}
@@ -162,13 +164,13 @@ def test_chunks_that_end_inside_of_videos_give_the_same_logits(tiny: Tiny):
     model, expected = tiny.ours.model, tiny.expected[0]
     tokens, shown = given(model, *PROMPTS[0])
     [whole] = place_pictures(model, [tokens], [shown])
-    assert whole.positions is not None
     assert whole.seen is not None
     run, rows, length = PagedRun(model, 16), [], len(whole.token_ids)
     for start, end in itertools.pairwise([0, 7, 20, 29, 41, length - 1, length]):
         part = whole.token_ids[start:end], start, range(16)
         seen = whole.seen.between(start, end)
-        rows += run.step([SequenceStep(*part, positions=whole.positions[:, start:end], seen=seen)])
+        positions = None if whole.positions is None else whole.positions[:, start:end]
+        rows += run.step([SequenceStep(*part, positions=positions, seen=seen)])
     assert_close(tiny.ours.logits_of(torch.cat(rows)), expected)
 
 
@@ -183,5 +185,8 @@ def test_a_video_that_is_larger_than_it_is_long_has_all_positions_of_transformer
 
 
 def test_a_video_of_another_number_of_frames_at_once_is_refused(tiny: Tiny):
-    with pytest.raises(ValueError, match="a picture of a video is .*; the model sees 2 frames at once"):
-        tiny.ours.logits([[VIDEO, 5]], images=[[torch.zeros(3, 8, 8, 3, dtype=torch.uint8)]])
+    model: Any = tiny.ours.model
+    video = model.vision_spec.video
+    for shape in ((video.picture_frames + 1, 8, 8, 3), (2, 2, 8, 8, 3)):
+        with pytest.raises(ValueError, match=f"a video is .*; the model sees {video.picture_frames} frames at once"):
+            tiny.ours.logits([[video.token_id, 5]], images=[[torch.zeros(shape, dtype=torch.uint8)]])

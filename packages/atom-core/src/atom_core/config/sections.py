@@ -194,7 +194,7 @@ class ImagesConfig:
 
     Attributes:
         spec: which pictures it takes.
-        most_tokens: tokens of the largest that fits a prompt.
+        most_tokens: tokens of the largest that fits a prompt, each as often as its `VisionSpec.depth`.
         cache_bytes: memory on each device for what was made of pictures, beside what running requests need.
     """
 

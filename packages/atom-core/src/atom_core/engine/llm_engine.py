@@ -102,7 +102,8 @@ class LLMEngine:
                 ``"images"``: arrays uint8 ``[height, width, 3]``, pictures of Pillow, or `Image` objects; and
                 ``"videos"``: arrays uint8 ``[frames, height, width, 3]``, lists of pictures, or `Video` objects. A text
                 has one image or video token for each, as chat templates write it; token ids have a video token for
-                each picture of a video (`Video.images`).
+                each picture of a video (`Video.images`). Where a model has one token for both, ``"images"`` of token
+                ids has all pictures in order, those of videos too.
             sampling_params: one for all, or one for each.
             use_tqdm: show a progress bar.
             adapter: the name of the loaded adapter that computes them, one for all or one for each; None is the model

@@ -16,7 +16,7 @@ class Image(msgspec.Struct, frozen=True):
         height, width: in pixels.
         pixels: red, green and blue of each pixel, 0 to 255, row by row: ``3 * height * width`` bytes of each frame.
         digest: a hash of all else that is said here; equal pictures have equal ones.
-        num_frames: frames of a video that are seen at once; 1 of a picture that stands still.
+        num_frames: frames of a video that are seen at once; 1 of a picture that stands still, and of a rest of a video.
         lag: how far it stands behind the first picture of its video in time, where it goes on one without a text
             between (`VideoSpec.lags`).
     """
@@ -67,16 +67,23 @@ class PlacedImage(msgspec.Struct, frozen=True):
         image: the picture.
         first_token: the first of these tokens in the prompt.
         num_tokens: how many there are, one after the other.
+        depth: how often as much is encoded for them, see `VisionSpec.depth`.
     """
 
     image: Image
     first_token: int
     num_tokens: int
+    depth: int = 1
 
     @property
     def end(self) -> int:
         """The first token of the prompt behind it."""
         return self.first_token + self.num_tokens
+
+    @property
+    def num_encoded(self) -> int:
+        """It takes so many of the tokens of pictures that a step has room to encode."""
+        return self.num_tokens * self.depth
 
 
 def images_within(images: Sequence[PlacedImage], first: int, end: int) -> Sequence[PlacedImage]:

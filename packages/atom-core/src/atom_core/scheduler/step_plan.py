@@ -85,7 +85,7 @@ class StepPlan:
         num_new_tokens = self._ends.cut(request, num_new_tokens)
         room = self.image_budget + num_image_tokens
         for placed in request.images_to_encode(num_new_tokens) if request.images else ():
-            room -= placed.num_tokens
+            room -= placed.num_encoded
             if room < 0:
                 return max(placed.first_token - request.num_computed_tokens, 0)
         return num_new_tokens
@@ -128,7 +128,7 @@ class StepPlan:
 
     def _take_images(self, row: PlannedRow) -> None:
         """Let the row have the pictures that its tokens need."""
-        num_tokens = sum(placed.num_tokens for placed in row.request.images_to_encode(row.num_new_tokens))
+        num_tokens = sum(placed.num_encoded for placed in row.request.images_to_encode(row.num_new_tokens))
         self.image_budget -= num_tokens - row.num_image_tokens
         row.num_image_tokens = num_tokens
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.vision.spec import PictureDefaults
-from atom_models.vision.videos import QWEN2, QWEN3
+from atom_models.vision.videos import KIMI, QWEN2, QWEN3
 
 if TYPE_CHECKING:
     from torch import nn
@@ -141,7 +141,7 @@ _CLIP_PICTURES = PictureDefaults(50_176, 50_176, _CLIP_MEAN, _CLIP_STD, max_side
 _SIGLIP_BASE_PICTURES = PictureDefaults(50_176, 50_176, _HALVES, _HALVES, max_side=224)
 _PIXTRAL_PICTURES = PictureDefaults(784, 1_048_576, _CLIP_MEAN, _CLIP_STD, max_side=1024)
 _SIGLIP_PICTURES = PictureDefaults(802_816, 802_816, _HALVES, _HALVES, max_side=896)
-_KIMI_PICTURES = PictureDefaults(784, 3_211_264, _HALVES, _HALVES, max_side=7168)
+_KIMI_PICTURES = PictureDefaults(784, 3_211_264, _HALVES, _HALVES, video=KIMI, max_side=7168)
 
 _BERTS = "BERT; bge, e5, gte, MiniLM"
 _ROBERTAS = "RoBERTa; all-roberta, e5"

@@ -38,10 +38,11 @@ class PictureBatch:
         Raises:
             ValueError: one has sides that are not multiples of the unit, or another number of frames than a patch.
         """
+        video = spec.video
         for picture in pictures:
             *frames, height, width, colors = picture.shape
-            if frames and (spec.video is None or frames != [spec.video.patch_frames]):
-                most = "none" if spec.video is None else spec.video.patch_frames
+            if frames and (video is None or len(frames) > 1 or not video.takes(frames[0])):
+                most = "none" if video is None else video.picture_frames
                 raise ValueError(f"a picture of a video is {list(picture.shape)}; the model sees {most} frames at once")
             if height % spec.unit or width % spec.unit or colors != 3 or picture.dtype is not torch.uint8:
                 raise ValueError(
@@ -50,7 +51,8 @@ class PictureBatch:
                 )
         size = spec.patch_size
         grids = tuple((picture.shape[-3] // size, picture.shape[-2] // size) for picture in pictures)
-        return cls(grids, spec.merge_size, device)
+        depths = tuple(spec.depth(1 if picture.dim() == 3 else len(picture)) for picture in pictures)
+        return cls(grids, spec.merge_size, device, depths if max(depths, default=1) > 1 else ())
 
     @property
     def lengths(self) -> list[int]:

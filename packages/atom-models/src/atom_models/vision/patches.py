@@ -73,9 +73,10 @@ class PatchEmbedding(WeightedLayer):
         return normed.expand(-1, -1, self._num_frames, -1)
 
     def _cut(self, picture: torch.Tensor, num_frames: int) -> torch.Tensor:
-        """``[patches, 3, num_frames, patch_size ** 2]``."""
+        """``[patches, 3, num_frames, patch_size ** 2]``; what frames have that share no patch stands one by one."""
         frames = picture if picture.dim() == 4 else picture.unsqueeze(0)
-        return torch.stack([cut(frame, self._spec) for frame in frames], dim=2).expand(-1, -1, num_frames, -1)
+        together = [torch.stack([cut(frame, self._spec) for frame in each], dim=2) for each in frames.split(num_frames)]
+        return torch.cat(together).expand(-1, -1, num_frames, -1)
 
     def pack(self, weights: dict[str, torch.Tensor]) -> None:
         matrix = {"weight": weights["weight"].flatten(1)}

@@ -14,8 +14,8 @@ from atom_models.vision.families.kimi_k25 import read_kimi_k25
 from atom_models.vision.families.mistral3 import read_mistral3
 from atom_models.vision.families.of_transformers import read_of_transformers
 from atom_models.vision.fields import PREPROCESSOR, check_always, colors, whole
-from atom_models.vision.reading_videos import read_videos
 from atom_models.vision.spec import PictureDefaults, VisionSpec
+from atom_models.vision.videos.reading import read_videos
 
 if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint

@@ -82,7 +82,18 @@ class VisionSpec:
     @property
     def placeholders(self) -> tuple[int, ...]:
         """The tokens in whose place embeddings stand: of pictures, and of videos."""
-        return (self.image_token_id,) if self.video is None else (self.image_token_id, self.video.token_id)
+        if self.video is None or self.has_one_token:
+            return (self.image_token_id,)
+        return (self.image_token_id, self.video.token_id)
+
+    @property
+    def has_one_token(self) -> bool:
+        """Pictures and videos stand in the places of one token, which says nothing of which is where."""
+        return self.video is not None and self.video.token_id == self.image_token_id
+
+    def depth(self, num_frames: int) -> int:
+        """See `VideoSpec.depth`."""
+        return 1 if self.video is None else self.video.depth(num_frames)
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """The height and width to which a picture is resized.
@@ -151,13 +162,23 @@ class VisionSpec:
         return min(most, self.max_tokens or most)
 
     @property
+    def most_encoded(self) -> int:
+        """No picture takes more of what a step has room for: its tokens, as often as its `depth`."""
+        return self.most_tokens if self.video is None else max(self.most_tokens, self.video.most_encoded(self))
+
+    @property
     def least_tokens(self) -> int:
         """The smallest picture has so many."""
         return -(-self.min_pixels // self.unit**2) + (self.row_token_id is not None)
 
+    @property
+    def least_encoded(self) -> int:
+        """A step that has room for as much has room for the smallest picture, and for the smallest one of a video."""
+        return self.least_tokens if self.video is None else self.least_tokens * self.depth(self.video.picture_frames)
+
     def within(self, most_tokens: int) -> VisionSpec:
-        """What is seen where no picture has more tokens than that."""
-        if most_tokens >= self.most_tokens:
+        """What is seen where a step has no room for more."""
+        if most_tokens >= self.most_encoded:
             return self
         if self.resizing == "rounded":
             return dataclasses.replace(self, max_pixels=most_tokens * self.unit**2)

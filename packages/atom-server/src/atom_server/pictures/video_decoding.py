@@ -120,10 +120,10 @@ def _check_room(question: Question, video: VideoSpec, count: int, height: int, w
     """Before all of it is decoded."""
     spec = question.spec
     try:
-        size = video.fitted(count, height, width, unit=spec.unit, most_pixels=spec.most_pixels)
+        sizes = video.sizes(count, height, width, spec)
     except ValueError as error:
         raise PictureError(str(error)) from None
-    num_tokens = video.num_pictures(count) * spec.num_tokens(*size)
+    num_tokens = sum(spec.num_tokens(*size.fitted) for size in sizes)
     if num_tokens > question.num_tokens:
         raise PictureError(
             f"it takes {num_tokens} tokens, and the context has room for {question.num_tokens}: send a shorter or a "

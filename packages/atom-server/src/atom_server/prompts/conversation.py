@@ -66,12 +66,12 @@ async def encode_messages(
     finally:
         is_left.set()
     most = state.engine.info.max_prompt_len if has_to_fit else MAX_TOKENS
-    text, of_videos = await until_disconnect(request, media.place(text, shown, num_tokens=most))
+    placed = await until_disconnect(request, media.place(text, shown, num_tokens=most))
     [token_ids] = await encode_texts(
-        request, [text], add_special_tokens=add_special_tokens, param="messages", has_to_fit=has_to_fit
+        request, [placed.text], add_special_tokens=add_special_tokens, param="messages", has_to_fit=has_to_fit
     )
     images = await until_disconnect(request, media.images(shown.urls, len(token_ids), num_tokens=most))
-    return PromptTokens(token_ids, text, images=(*images, *of_videos))
+    return PromptTokens(token_ids, placed.text, images=tuple(placed.among(images)))
 
 
 def tokens_with_pictures(state: ServerState, prompt: PromptTokens) -> list[int]:

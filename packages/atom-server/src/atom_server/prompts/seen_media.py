@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom_core import AsyncEngine
 from atom_core.engine.inputs.placed_images import with_marks
-from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
+from atom_core.engine.inputs.placed_videos import PlacedVideos, marks_of, with_places
 from atom_core.messages import Image
 from atom_server.pictures.decoder import PictureDecoder, no_pictures
 from atom_server.schemas.fields.content import Shown
@@ -38,8 +38,8 @@ class SeenMedia:
         elif shown.urls or shown.videos:
             raise no_pictures(self.model)
 
-    async def place(self, text: str, shown: Shown, *, num_tokens: int) -> tuple[str, list[Image]]:
-        """A rendered text with all that stands for what is shown, and the pictures of its videos in order.
+    async def place(self, text: str, shown: Shown, *, num_tokens: int) -> PlacedVideos:
+        """A rendered text with all that stands for what is shown, and its videos.
 
         Args:
             num_tokens: the most tokens that a prompt may have.
@@ -48,15 +48,15 @@ class SeenMedia:
             APIError, InvalidRequestError: a video cannot be taken, the text has other places for videos, or the
                 tokenizer has no texts for a picture's tokens.
         """
-        spec, videos = self.engine.info.images, []
+        spec, placed = self.engine.info.images, PlacedVideos(text)
         if self.decoder is None or spec is None:
-            return text, []
+            return placed
         if shown.videos:
             videos = await self.decoder.decode_videos(shown.videos, num_tokens=num_tokens)
-            text = with_places(text, videos, spec, VideoMarks.of(spec, self.engine.tokenizer))
+            placed = with_places(text, videos, spec, marks_of(spec, self.engine.tokenizer))
         if shown.urls:
-            text = with_marks(text, spec, self.engine.tokenizer)
-        return text, [image for video in videos for image in video.images]
+            placed = replace(placed, text=with_marks(placed.text, spec, self.engine.tokenizer))
+        return placed
 
     async def images(self, urls: Sequence[str], num_text_tokens: int, *, num_tokens: int) -> list[Image]:
         """The pictures of a prompt, in order.

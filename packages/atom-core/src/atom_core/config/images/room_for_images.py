@@ -38,7 +38,8 @@ def resolve_images(
         return None
     if args.max_num_image_tokens is not None:
         spec = _within(spec, args.max_num_image_tokens, choices)
-    most_tokens = min(spec.most_tokens, max_model_len)
+    frames = 1 if spec.video is None else spec.depth(spec.video.picture_frames)
+    most_tokens = min(spec.most_encoded, max_model_len * frames)
     return ImagesConfig(spec, most_tokens, args.image_cache_memory)
 
 
@@ -55,12 +56,12 @@ def image_token_budget(args: EngineArgs, images: ImagesConfig | None, max_num_ba
 
 def _within(spec: VisionSpec, most_tokens: int, choices: list[str]) -> VisionSpec:
     """What is seen where no picture has more tokens than that."""
-    if most_tokens < spec.least_tokens:
+    if most_tokens < spec.least_encoded:
         raise ConfigError(
-            f"max_num_image_tokens is {most_tokens}, and the smallest picture has {spec.least_tokens}: give at least "
+            f"max_num_image_tokens is {most_tokens}, and the smallest picture has {spec.least_encoded}: give at least "
             "as many, or language_model_only"
         )
-    if most_tokens >= spec.most_tokens:
+    if most_tokens >= spec.most_encoded:
         return spec
     choices.append(f"pictures are made small enough for {most_tokens} tokens, which a step has room for")
     return spec.within(most_tokens)

@@ -9,7 +9,6 @@ import numpy as np
 from atom_core.engine.inputs.placed_images import NAME
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image
-from atom_models.vision.sizes import Resample
 from atom_models.vision.spec import VisionSpec
 
 INSTALL = "pip install pillow"
@@ -33,17 +32,17 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
         size, fitted = (how(picture.height, picture.width) for how in (spec.resized, spec.fitted))
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None
-    shown = resized(picture, *size, spec.resample)
+    return Image.of(*fitted, brought_to(picture, size, fitted, spec))
+
+
+def brought_to(picture: Any, size: tuple[int, int], fitted: tuple[int, int], spec: VisionSpec) -> bytes:
+    """The pixels of a picture of Pillow that is resized to `size`, and cut or filled up with black to `fitted`."""
+    pillow = _pillow()
+    shown = _as_rgb(picture, pillow).resize(size[::-1], pillow.Resampling[spec.resample.upper()])
     if size != fitted:
         top, left = spec.first_kept(*size)
         shown = shown.crop((left, top, left + fitted[1], top + fitted[0]))  # what is outside becomes black
-    return Image.of(*fitted, shown.tobytes())
-
-
-def resized(picture: Any, height: int, width: int, resample: Resample = "bicubic") -> Any:
-    """A picture of Pillow in red, green and blue, resized by a filter."""
-    pillow = _pillow()
-    return _as_rgb(picture, pillow).resize((width, height), pillow.Resampling[resample.upper()])
+    return shown.tobytes()
 
 
 def as_pillow(picture: Any) -> Any:

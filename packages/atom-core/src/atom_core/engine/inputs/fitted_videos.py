@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from atom_core.engine.inputs.fitted_images import as_pillow, resized
+from atom_core.engine.inputs.fitted_images import as_pillow, brought_to
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image, Video
 from atom_models.vision.spec import VisionSpec
+from atom_models.vision.videos import FrameSize
 
 NAME = "videos"
 
@@ -63,32 +64,31 @@ def video_of(frames: Iterable[Any], places: Sequence[int], spec: VisionSpec, *, 
     if count > video.max_frames:
         message = f"a video has {count} frames; at most {video.max_frames} are seen: leave some out"
         raise InvalidRequestError(message, NAME)
-    fitted: list[bytes] = []
-    given = size = (0, 0)
+    shown: list[bytes] = []
+    sizes: list[FrameSize] = []
+    given = (0, 0)
     for number, frame in enumerate(frames):
         if number == 0:
-            given, size = frame.size, _fitted(count, frame.height, frame.width, spec)
+            given = frame.size
+            sizes = _sizes(count, frame.height, frame.width, spec)
         if frame.size != given:
             raise InvalidRequestError(
                 f"frame {number} of a video has {frame.width} x {frame.height} pixels, and the first one {given[0]} x "
                 f"{given[1]}: all must have one size",
                 NAME,
             )
-        fitted.append(resized(frame, *size).tobytes())
-    if not fitted:
-        _fitted(count, 1, 1, spec)
-    fitted += fitted[-1:] * (-count % video.patch_frames)
-    lags = video.lags(count, taken_fps)
-    starts = range(0, len(fitted), video.patch_frames)
+        shown.append(brought_to(frame, *sizes[number // video.picture_frames], spec))
+    if not shown:
+        _sizes(count, 1, 1, spec)
     images = (
-        Image.of_video(*size, fitted[start : start + video.patch_frames], lag)
-        for start, lag in zip(starts, lags, strict=True)
+        Image.of_video(*size.fitted, frames, lag)
+        for size, frames, lag in zip(sizes, video.split(shown), video.lags(count, taken_fps), strict=True)
     )
     return Video(tuple(images), tuple(video.seconds(list(places), fps)))
 
 
-def _fitted(count: int, height: int, width: int, spec: VisionSpec) -> tuple[int, int]:
+def _sizes(count: int, height: int, width: int, spec: VisionSpec) -> list[FrameSize]:
     try:
-        return spec.video.fitted(count, height, width, unit=spec.unit, most_pixels=spec.most_pixels)  # type: ignore[union-attr]
+        return spec.video.sizes(count, height, width, spec)  # type: ignore[union-attr]
     except ValueError as error:
         raise InvalidRequestError(str(error), NAME) from None

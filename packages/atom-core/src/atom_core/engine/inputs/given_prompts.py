@@ -10,7 +10,7 @@ from atom_core.engine.inputs.fitted_images import as_image
 from atom_core.engine.inputs.fitted_videos import NAME as VIDEOS
 from atom_core.engine.inputs.fitted_videos import as_video
 from atom_core.engine.inputs.placed_images import NAME, with_marks
-from atom_core.engine.inputs.placed_videos import VideoMarks, with_places
+from atom_core.engine.inputs.placed_videos import PlacedVideos, marks_of, with_places
 from atom_core.errors import InvalidRequestError
 from atom_core.messages import Image
 from atom_core.tokenization import Tokenizer
@@ -62,10 +62,15 @@ class GivenPrompt:
                     NAME,
                 )
             return cls(text)
-        videos = [as_video(video, spec) for video in moving]
-        if videos and isinstance(text, str):
-            text = with_places(text, videos, spec, VideoMarks.of(spec, tokenizer))
-        images = [as_image(picture, spec) for picture in pictures]
-        if images and isinstance(text, str):
-            text = with_marks(text, spec, tokenizer)
-        return cls(text, [*images, *(image for video in videos for image in video.images)])
+        images, videos = [as_image(picture, spec) for picture in pictures], [as_video(video, spec) for video in moving]
+        if not isinstance(text, str):
+            if images and videos and spec.has_one_token:
+                raise InvalidRequestError(
+                    "this model has one token for pictures and videos, so that token ids do not say which is where: "
+                    f"give all of them as '{NAME}', in order, those of a video as as_video(frames, spec).images",
+                    NAME,
+                )
+            return cls(text, [*images, *(image for video in videos for image in video.images)])
+        placed = with_places(text, videos, spec, marks_of(spec, tokenizer)) if videos else PlacedVideos(text)
+        text = with_marks(placed.text, spec, tokenizer) if images else placed.text
+        return cls(text, placed.among(images))

@@ -32,7 +32,8 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
     """Widen the image tokens of a prompt, which has one for each of its pictures.
 
     Args:
-        images: pictures, and pictures of videos (`Video.images`), each in the order of their own tokens.
+        images: pictures, and pictures of videos (`Video.images`), each in the order of their own tokens; in that of the
+            prompt, where both have one token.
         spec: what the model sees; None where it takes text alone, in which no token means a picture.
 
     Raises:
@@ -63,7 +64,7 @@ def place_images(token_ids: Sequence[int], images: Sequence[Image], spec: Vision
         such_as = "" if ending is None else f", such as the one that ends a picture ({ending})"
         raise InvalidRequestError(f"the prompt ends with a picture; at least one token must follow it{such_as}", NAME)
     placed = tuple(
-        PlacedImage(image, first, spec.num_tokens(image.height, image.width))
+        PlacedImage(image, first, spec.num_tokens(image.height, image.width), spec.depth(image.num_frames))
         for image, first in zip(images, firsts, strict=True)
     )
     _check_lags(placed)
@@ -113,15 +114,17 @@ def _in_order(token_ids: Sequence[int], images: Sequence[Image], spec: VisionSpe
     if spec.video is None:
         return still
     count = token_ids.count(spec.video.token_id)
-    if count != len(moving):
+    if count != len(moving) and not spec.has_one_token:
         raise InvalidRequestError(
             f"the prompt has {count} video tokens ({spec.video.token_id}), and its videos have {len(moving)} pictures "
-            f"of {spec.video.patch_frames} frames: each stands in the place of one",
+            f"of {spec.video.picture_frames} frames: each stands in the place of one",
             NAME,
         )
     if len(moving) > MAX_OF_VIDEOS:
-        most = MAX_OF_VIDEOS * spec.video.patch_frames
+        most = MAX_OF_VIDEOS * spec.video.picture_frames
         raise InvalidRequestError(f"the prompt's videos have more than {most} frames, which are seen at most", NAME)
+    if spec.has_one_token:
+        return list(images)
     left, of_videos = iter(still), iter(moving)
     places = (token for token in token_ids if token in spec.placeholders)
     found = [next(of_videos if token == spec.video.token_id else left, None) for token in places]
@@ -159,6 +162,12 @@ def _check_image(image: Image, number: int, spec: VisionSpec) -> None:
     num_tokens = spec.num_tokens(height, width)
     if num_tokens > spec.most_tokens:
         raise InvalidRequestError(f"{what}, {num_tokens} tokens; it can be {spec.most_tokens} of them: {_HOW}", NAME)
+    if num_tokens * spec.depth(image.num_frames) > spec.most_encoded:
+        raise InvalidRequestError(
+            f"{what} and {num_tokens} tokens in each of {image.num_frames} frames; all of these can be "
+            f"{spec.most_encoded}: {_HOW}",
+            NAME,
+        )
     if num_bytes != 3 * height * width * image.num_frames:
         raise InvalidRequestError(f"{what} and {num_bytes} bytes; there are 3 bytes for each pixel", NAME)
 
@@ -167,8 +176,10 @@ def _check_moving(image: Image, what: str, spec: VisionSpec) -> None:
     video = spec.video
     if video is None:
         raise InvalidRequestError(f"{what} of a video, and this model sees none: send pictures", NAME)
-    if image.num_frames != video.patch_frames:
-        raise InvalidRequestError(f"{what} and {image.num_frames} frames; it must have {video.patch_frames}", NAME)
+    if not video.takes(image.num_frames):
+        least, most = video.least_frames, video.picture_frames
+        frames = f"{most}" if least == most else f"{least} to {most}"
+        raise InvalidRequestError(f"{what} and {image.num_frames} frames; it must have {frames}", NAME)
     if image.height * image.width > spec.most_pixels:
         raise InvalidRequestError(f"{what}; it can have {spec.most_pixels} of them: {_HOW}", NAME)
     if image.lag is not None and (video.has_timestamps or not 0 <= image.lag <= MAX_LAG):

@@ -1,11 +1,13 @@
-"""Pictures of Kimi-K2.5: a bound of patches and of the sides, and black where a side is no multiple of the unit."""
+"""What Kimi-K2.5 sees: a bound of patches and of the sides, and black where a side is no multiple of the unit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atom_models.checkpoint.errors import CheckpointError
+from atom_models.vision.families.kimi_k25_videos import read_kimi_videos
 from atom_models.vision.fields import PREPROCESSOR, check_always, colors, one_number, whole
 from atom_models.vision.spec import PictureDefaults, VisionSpec
 
@@ -48,6 +50,7 @@ def read_kimi_k25(
         resizing="padded",
         max_side=patches_of_side * patch_size,
     )
+    spec = replace(spec, video=read_kimi_videos(checkpoint, config, processor, spec, defaults.video))
     of_text = {"out_hidden_size": checkpoint.text_config.get("hidden_size"), "spatial_merge_size": merge_size}
     beside = {name: outer[name] for name in ("projection_layer_norm_eps",) if outer.get(name) is not None}
     return spec, {**config, **beside, **of_text}

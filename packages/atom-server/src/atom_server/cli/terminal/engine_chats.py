@@ -34,10 +34,10 @@ class EngineChats:
         shown, most = Shown.of(messages), self._engine.info.max_prompt_len
         self._media.check(shown)
         text = self._template.render(shown.messages)
-        text, of_videos = await self._media.place(text, shown, num_tokens=most)
-        token_ids = tokenizer_of(self._engine).encode(text, add_special_tokens=False)
+        placed = await self._media.place(text, shown, num_tokens=most)
+        token_ids = tokenizer_of(self._engine).encode(placed.text, add_special_tokens=False)
         images = await self._media.images(shown.urls, len(token_ids), num_tokens=most)
-        return await self._engine.check_prompts([token_ids], images=[[*images, *of_videos]])
+        return await self._engine.check_prompts([token_ids], images=[placed.among(images)])
 
 
 @contextlib.contextmanager

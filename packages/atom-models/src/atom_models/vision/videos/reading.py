@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from atom_models.checkpoint.errors import CheckpointError
 from atom_models.vision.fields import number, whole
-from atom_models.vision.videos import VideoDefaults, VideoSpec
+from atom_models.vision.videos.defaults import VideoDefaults
+from atom_models.vision.videos.spec import VideoSpec
 
 if TYPE_CHECKING:
     from atom_models.checkpoint import Checkpoint
@@ -31,24 +32,24 @@ def read_videos(checkpoint: Checkpoint, config: Mapping[str, Any], defaults: Vid
     processor = checkpoint.video_preprocessor_config or checkpoint.preprocessor_config
     _check(processor, checkpoint.preprocessor_config)
     least, most = _pixels(processor, defaults)
-    patch_frames = whole({"temporal_patch_size": 2, **config}, "temporal_patch_size", "config.json: vision_config")
+    picture_frames = whole({"temporal_patch_size": 2, **config}, "temporal_patch_size", "config.json: vision_config")
     frames = [_number(processor, name, getattr(defaults, name)) for name in ("min_frames", "max_frames")]
     fps, (fewest, longest) = _number(processor, "fps", defaults.fps), map(int, frames)
-    if not (fps > 0 and patch_frames <= longest and fewest <= longest):
+    if not (fps > 0 and picture_frames <= longest and fewest <= longest):
         raise CheckpointError(f"{_FILE}: {fewest} to {longest} frames, {fps:g} a second, leave nothing to see")
-    steps = {"tokens_per_second": defaults.positions_per_second, **config}
+    steps = defaults.positions_per_second
+    if steps:
+        steps = whole({"tokens_per_second": steps, **config}, "tokens_per_second", "config.json")
     return VideoSpec(
         token_id=whole(checkpoint.config, "video_token_id", "config.json", least=0),
-        patch_frames=patch_frames,
+        family=defaults.family,
+        picture_frames=picture_frames,
         fps=fps,
         min_frames=fewest,
         max_frames=longest,
         min_pixels=least,
         max_pixels=most,
-        counts_together=defaults.counts_together,
-        are_spread=defaults.are_spread,
-        has_timestamps=defaults.has_timestamps,
-        positions_per_second=0 if defaults.has_timestamps else whole(steps, "tokens_per_second", "config.json"),
+        positions_per_second=steps,
     )
 
 
