@@ -34,7 +34,7 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
         return reason
     bfloat16 = problem.dtype == torch.bfloat16
     if problem.result_dtype == torch.bfloat16 and "amx_bf16" in platform.cpu_features:
-        return "oneDNN's packed layout uses amx_bf16 and serves any number of rows from one copy"
+        return "layouts that are packed for amx_bf16 serve any number of rows from one copy"
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear")
     if reason is None and bfloat16 and not load_native("linear", _HAS_BF16).has_linear_bf16():
         return "written for CPUs with avx512_bf16"

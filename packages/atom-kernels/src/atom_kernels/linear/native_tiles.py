@@ -1,0 +1,72 @@
+"""bfloat16 linear in AMX tiles: one copy of the weight, as tiles read it, and each row's bits whatever its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_int64, c_void_p
+from typing import Any
+
+import torch
+
+from atom_kernels.dtypes import unplanned
+from atom_kernels.linear.contract import LinearProblem
+from atom_kernels.native import load_native, native_unavailable
+from atom_kernels.operator import Backend, WeightLayout
+
+_FUNCTIONS = {"linear_tiles": "pppplll", "has_tiles": "->l"}
+# Outputs and inputs that are multiplied together; see the source.
+_OUTPUTS, _OUTPUTS_OF_TILE, _INPUTS = 32, 16, 32
+
+
+def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    if (reason := problem.why_not_plain()) is not None:
+        return reason
+    if (problem.dtype, problem.result_dtype) != (torch.bfloat16, torch.bfloat16):
+        return "multiplies bfloat16 and rounds to it"
+    if problem.in_features % _INPUTS:
+        return f"for multiples of {_INPUTS} inputs, not {problem.in_features}"
+    if "amx_bf16" not in platform.cpu_features:
+        return "for CPUs with amx_bf16"
+    if (reason := native_unavailable("linear_tiles")) is not None:
+        return reason
+    return None if load_native("linear_tiles", _FUNCTIONS).has_tiles() else "this process may not use AMX tiles"
+
+
+def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
+    """The weight as ``[N / 16, K / 32, 16 pairs of inputs, 16 outputs, 2]``, with outputs of zeros behind the last."""
+    weight, bias = weights["weight"], weights["bias"]
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, -len(weight) % _OUTPUTS))
+    tiles = padded.view(-1, _OUTPUTS_OF_TILE, problem.in_features // _INPUTS, _INPUTS // 2, 2)
+    return {
+        "weight": tiles.permute(0, 2, 3, 1, 4).contiguous(),
+        "bias": None if bias is None else bias.contiguous(),
+    }
+
+
+def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    function, tiles, bias = load_native("linear_tiles", _FUNCTIONS).linear_tiles, packed["weight"], packed["bias"]
+    k, n, dtype = problem.in_features, problem.out_features, problem.dtype
+    # Arguments that never change are converted for C once.
+    weight_pointer, bias_pointer = c_void_p(tiles.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
+    c_k, c_n = c_int64(k), c_int64(n)
+
+    def run(x: torch.Tensor, _keep_alive: Any = (tiles, bias)) -> torch.Tensor:
+        if x.dtype is not dtype or x.shape[-1] != k:
+            raise unplanned("linear", x, k, dtype)
+        if not x.is_contiguous():
+            x = x.contiguous()
+        num_rows = x.numel() // k
+        out = torch.empty(num_rows, n, dtype=dtype)
+        function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), num_rows, c_k, c_n)
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
+
+    return run
+
+
+TILES_BACKEND = Backend(
+    name="native",
+    implementation="AMX tiles, weight packed once, rows independent",
+    supports=_supports,
+    bind=_bind,
+    layout=WeightLayout("amx_tiles", pack=_pack),
+)
