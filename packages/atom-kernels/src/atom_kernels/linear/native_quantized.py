@@ -21,7 +21,7 @@ _HAS_BF16 = {"has_linear_bf16": "->l"}
 # A kernel reads the matrices of an adapter for each of its rows; products by adapter read them once.
 _MOST_ROWS_WITH_TERM = 64
 # As the source numbers them.
-_KINDS = {Codes.INT8: 0, Codes.INT4: 1, Codes.E2M1: 2, Codes.E4M3: 3}
+KINDS = {Codes.INT8: 0, Codes.INT4: 1, Codes.E2M1: 2, Codes.E4M3: 3}
 # Columns that lie together: codes of four bits have their first half in the low halves of 16 bytes.
 _BLOCK = 32
 _HALF = 16
@@ -30,7 +30,7 @@ _HALF = 16
 def _supports(problem: LinearProblem, platform: Any) -> str | None:
     if problem.weight_format.codes is Codes.PLAIN:
         return "for quantized weights"
-    if problem.weight_format.codes not in _KINDS:
+    if problem.weight_format.codes not in KINDS:
         return f"does not read {problem.weight_format.name}"
     reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
     fast = platform.fast_bf16 and problem.dtype == torch.bfloat16
@@ -58,7 +58,7 @@ def group_size(problem: LinearProblem) -> int:
 
 def code_kind(problem: LinearProblem) -> int:
     """What a code is, as the source numbers it."""
-    return _KINDS[problem.weight_format.codes]
+    return KINDS[problem.weight_format.codes]
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
@@ -66,14 +66,14 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
     zero, minimum, bias = weights.get("zero_point"), weights.get("minimum"), weights["bias"]
     return {
         "codes": _by_halves(codes) if problem.weight_format.codes.is_packed else codes.contiguous().view(torch.uint8),
-        "scale": _by_group(problem, _scale(problem, weights)),
-        "minimum": None if minimum is None else _by_group(problem, minimum.float()),
-        "zero": None if zero is None else _by_group(problem, zero),
+        "scale": by_group(problem, scales(problem, weights)),
+        "minimum": None if minimum is None else by_group(problem, minimum.float()),
+        "zero": None if zero is None else by_group(problem, zero),
         "bias": None if bias is None else bias.to(_multiplied(problem)).contiguous(),
     }
 
 
-def _by_group(problem: LinearProblem, scale: torch.Tensor) -> torch.Tensor:
+def by_group(problem: LinearProblem, scale: torch.Tensor) -> torch.Tensor:
     """One for each row and group of the kernel, from one for each tile of the format."""
     part, group = problem.weight_format.parts["scale"], group_size(problem)
     parts = 1 if part.columns is None else part.columns // group
@@ -86,7 +86,7 @@ def _by_halves(packed: torch.Tensor) -> torch.Tensor:
     return (low | high << 4).flatten(-2).contiguous()
 
 
-def _scale(problem: LinearProblem, weights: Any) -> torch.Tensor:
+def scales(problem: LinearProblem, weights: Any) -> torch.Tensor:
     """float32 for each tile. Codes of e2m1 are decoded to twice their numbers."""
     scale = problem.weight_format.scales(weights).float()
     return scale / 2 if problem.weight_format.codes is Codes.E2M1 else scale

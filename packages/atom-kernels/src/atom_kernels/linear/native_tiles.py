@@ -18,33 +18,52 @@ _FUNCTIONS = {"linear_tiles": "pppplll", "has_tiles": "->l"}
 _OUTPUTS, _OUTPUTS_OF_TILE, _INPUTS = 32, 16, 32
 
 
-def _supports(problem: LinearProblem, platform: Any) -> str | None:
-    if (reason := problem.why_not_plain()) is not None:
-        return reason
+def why_no_tiles(library: str, functions: Any, problem: LinearProblem, platform: Any) -> str | None:
+    """Why functions of `library` that multiply in tiles do not serve a linear; None where they do."""
     if (problem.dtype, problem.result_dtype) != (torch.bfloat16, torch.bfloat16):
         return "multiplies bfloat16 and rounds to it"
     if problem.in_features % _INPUTS:
         return f"for multiples of {_INPUTS} inputs, not {problem.in_features}"
     if "amx_bf16" not in platform.cpu_features:
         return "for CPUs with amx_bf16"
-    if (reason := native_unavailable("linear_tiles")) is not None:
+    if (reason := native_unavailable(library)) is not None:
         return reason
-    return None if load_native("linear_tiles", _FUNCTIONS).has_tiles() else "this process may not use AMX tiles"
+    return None if load_native(library, functions).has_tiles() else "this process may not use AMX tiles"
+
+
+def with_tiles(library: str, functions: Any) -> Any:
+    """The functions of `library`, for which the system is asked to let this process use tiles: else it would be killed."""
+    loaded = load_native(library, functions)
+    loaded.has_tiles()
+    return loaded
+
+
+def of_blocks(of_outputs: torch.Tensor) -> torch.Tensor:
+    """``[N, ...]`` as ``[N / 16, 16, ...]``, with zeros for the outputs that fill up pairs of blocks."""
+    blocks = of_outputs.new_zeros(len(of_outputs) + -len(of_outputs) % _OUTPUTS, *of_outputs.shape[1:])
+    blocks[: len(of_outputs)] = of_outputs
+    return blocks.unflatten(0, (-1, _OUTPUTS_OF_TILE))
+
+
+def by_tiles(weight: torch.Tensor) -> torch.Tensor:
+    """``[N, K]`` as ``[N / 16, K / 32, 16 pairs of inputs, 16 outputs, 2]``, which right tiles read."""
+    return of_blocks(weight).unflatten(2, (-1, _INPUTS // 2, 2)).permute(0, 2, 3, 1, 4)
+
+
+def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    return problem.why_not_plain() or why_no_tiles("linear_tiles", _FUNCTIONS, problem, platform)
 
 
 def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None]:
-    """The weight as ``[N / 16, K / 32, 16 pairs of inputs, 16 outputs, 2]``, with outputs of zeros behind the last."""
-    weight, bias = weights["weight"], weights["bias"]
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, -len(weight) % _OUTPUTS))
-    tiles = padded.view(-1, _OUTPUTS_OF_TILE, problem.in_features // _INPUTS, _INPUTS // 2, 2)
+    bias = weights["bias"]
     return {
-        "weight": tiles.permute(0, 2, 3, 1, 4).contiguous(),
+        "weight": by_tiles(weights["weight"]).contiguous(),
         "bias": None if bias is None else bias.contiguous(),
     }
 
 
 def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    function, tiles, bias = load_native("linear_tiles", _FUNCTIONS).linear_tiles, packed["weight"], packed["bias"]
+    function, tiles, bias = with_tiles("linear_tiles", _FUNCTIONS).linear_tiles, packed["weight"], packed["bias"]
     k, n, dtype = problem.in_features, problem.out_features, problem.dtype
     # Arguments that never change are converted for C once.
     weight_pointer, bias_pointer = c_void_p(tiles.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())

@@ -11,7 +11,16 @@ from atom_kernels.aiter import linear as aiter_linear
 from atom_kernels.aiter.quantized import fp8_blocks, fp8_rows, int8_rows, mxfp4, mxfp4_inside
 from atom_kernels.formats import num_bytes as format_bytes
 from atom_kernels.formats import weight_specs as tensors_of
-from atom_kernels.linear import cases, dense, native, native_quantized, native_tiles, onednn, quantized
+from atom_kernels.linear import (
+    cases,
+    dense,
+    native,
+    native_packed_tiles,
+    native_quantized,
+    native_tiles,
+    onednn,
+    quantized,
+)
 from atom_kernels.linear.batch_invariant import BATCH_INVARIANT_BACKEND
 from atom_kernels.linear.composed import between_operators
 from atom_kernels.linear.contract import LinearProblem, linear
@@ -72,6 +81,7 @@ _PRODUCTS = (
     native.NATIVE_BACKEND,
     native_tiles.TILES_BACKEND,
     native_quantized.NATIVE_BACKEND,
+    native_packed_tiles.PACKED_TILES_BACKEND,
     onednn.PREPACKED_BACKEND,
     quantized.INT8_BACKEND,
     quantized.DEQUANTIZE_BACKEND,

@@ -40,10 +40,12 @@ INLINE tile_shapes_t tile_shapes(int rows_0, int rows_1) {
 /* Whether the system lets this process use tiles, which it must ask for (ARCH_REQ_XCOMP_PERM, for XTILEDATA). */
 INLINE int may_use_tiles(void) { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
-#define SHAPE_TILES(shapes) _tile_loadconfig(shapes)
+/* GCC's intrinsics do not say what memory they read: all that was written must be there. */
+#define IS_READ(pointer) __asm__ volatile("" ::"r"(pointer) : "memory")
+#define SHAPE_TILES(shapes) (__extension__({ IS_READ(shapes); _tile_loadconfig(shapes); }))
 #define RELEASE_TILES() _tile_release()
 #define ZERO_TILE(t) _tile_zero(t)
-#define LOAD_TILE(t, from, stride) _tile_loadd(t, from, stride)
+#define LOAD_TILE(t, from, stride) (__extension__({ IS_READ(from); _tile_loadd(t, from, stride); }))
 #define STORE_TILE(t, to, stride) _tile_stored(t, to, stride)
 #define ADD_PRODUCT(sums, left, right) _tile_dpbf16ps(sums, left, right)
 #else
