@@ -1,4 +1,4 @@
-"""The linear over packed weights in AMX tiles gives the bits of decoded weights; without AMX, tiles are imitated in C."""
+"""Packed weights in AMX tiles give the bits of decoded ones; without AMX, tiles are imitated in C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear in AMX tiles over packed codes: a thread decodes the weight of some outputs into its caches, as tiles read it."""
+"""Linear in AMX tiles over packed codes, which a thread decodes into its caches as tiles read them."""
 
 from __future__ import annotations
 

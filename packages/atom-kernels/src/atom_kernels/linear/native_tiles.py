@@ -32,7 +32,7 @@ def why_no_tiles(library: str, functions: Any, problem: LinearProblem, platform:
 
 
 def with_tiles(library: str, functions: Any) -> Any:
-    """The functions of `library`, for which the system is asked to let this process use tiles: else it would be killed."""
+    """The functions of `library`; the system is asked to let this process use tiles, or it would end it."""
     loaded = load_native(library, functions)
     loaded.has_tiles()
     return loaded
