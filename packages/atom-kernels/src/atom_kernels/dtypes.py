@@ -18,7 +18,7 @@ def why_not_dtype(dtype: Dtype, written_for: Collection[Dtype]) -> str | None:
     if dtype in written_for:
         return None
     *most, last = (str(known).removeprefix("torch.") for known in written_for)
-    return f"written for {', '.join(most)} and {last}, not {dtype}"
+    return f"written for {', '.join(most)}{' and ' if most else ''}{last}, not {dtype}"
 
 
 def unplanned(operator: str, x: torch.Tensor, size: int, dtype: torch.dtype) -> TypeError:

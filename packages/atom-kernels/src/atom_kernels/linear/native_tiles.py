@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from atom_kernels.dtypes import unplanned
+from atom_kernels.dtypes import unplanned, why_not_dtype
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend, WeightLayout
@@ -20,8 +20,10 @@ _OUTPUTS, _OUTPUTS_OF_TILE, _INPUTS = 32, 16, 32
 
 def why_no_tiles(library: str, functions: Any, problem: LinearProblem, platform: Any) -> str | None:
     """Why functions of `library` that multiply in tiles do not serve a linear; None where they do."""
-    if (problem.dtype, problem.result_dtype) != (torch.bfloat16, torch.bfloat16):
-        return "multiplies bfloat16 and rounds to it"
+    if (reason := why_not_dtype(problem.dtype, (torch.bfloat16,))) is not None:
+        return reason
+    if problem.result_dtype != torch.bfloat16:
+        return f"rounds to bfloat16, not {problem.result_dtype}"
     if problem.in_features % _INPUTS:
         return f"for multiples of {_INPUTS} inputs, not {problem.in_features}"
     if "amx_bf16" not in platform.cpu_features:

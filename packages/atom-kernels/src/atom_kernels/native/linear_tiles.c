@@ -2,8 +2,8 @@
  * as `linear_tiles.h` reads them, serves one row and thousands, and is read in its order. */
 #include "linear_tiles.h"
 
-/* Few rows pass while the weight is read: it is asked for so many tiles ahead. Of many, those behind the first ask for the
- * next outputs, which memory brings while they are multiplied. */
+/* Few rows pass while the weight is read: it is asked for so many tiles ahead. Where there are many, those behind the first
+ * ask for the next outputs, which memory brings while they are multiplied. */
 #define TILES_AHEAD 2
 
 void linear_tiles(const bf16 *x, const bf16 *tiles, const bf16 *bias, bf16 *out, int64_t m_size, int64_t k_size,
