@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from atom_kernels.dtypes import unplanned
 from atom_kernels.formats import Codes, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.native_quantized import KINDS, by_group, code_kind, group_size, scales
-from atom_kernels.linear.native_tiles import by_tiles, of_blocks, why_no_tiles, with_tiles
+from atom_kernels.linear.native_tiles import by_tiles, of_blocks, over_rows, why_no_tiles, with_tiles
 from atom_kernels.operator import Backend, WeightLayout
 
 _FUNCTIONS = {"linear_packed_tiles": "lpppppppllll->l", "has_tiles": "->l"}
@@ -61,19 +60,13 @@ def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch
     function = with_tiles("linear_packed_tiles", _FUNCTIONS).linear_packed_tiles
     names = ("codes", "scale", "minimum", "zero", "bias")
     pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
-    kind, group = code_kind(problem), group_size(problem)
-    k, n, dtype = problem.in_features, problem.out_features, problem.dtype
+    kind, group, k, n = code_kind(problem), group_size(problem), problem.in_features, problem.out_features
 
-    def run(x: torch.Tensor, _keep_alive: Any = packed) -> torch.Tensor:
-        if x.dtype is not dtype or x.shape[-1] != k:
-            raise unplanned("linear", x, k, dtype)
-        x = x.contiguous()
-        out = torch.empty(x.numel() // k, n, dtype=dtype)
-        if not function(kind, x.data_ptr(), *pointers, out.data_ptr(), len(out), k, n, group):
+    def multiply(x: int, out: int, num_rows: int, _keep_alive: Any = packed) -> None:
+        if not function(kind, x, *pointers, out, num_rows, k, n, group):
             raise MemoryError(f"no memory for the weight of 32 outputs and {k} inputs")
-        return out.view(*x.shape[:-1], n)
 
-    return run
+    return over_rows(problem, multiply)
 
 
 PACKED_TILES_BACKEND = Backend(

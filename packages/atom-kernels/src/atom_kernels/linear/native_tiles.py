@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -64,24 +63,31 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
     }
 
 
-def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    function, tiles, bias = with_tiles("linear_tiles", _FUNCTIONS).linear_tiles, packed["weight"], packed["bias"]
+def over_rows(
+    problem: LinearProblem, multiply: Callable[[int, int, int], None]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A linear by ``multiply(address of x, address of the result, rows)``, both in bfloat16."""
     k, n, dtype = problem.in_features, problem.out_features, problem.dtype
-    # Arguments that never change are converted for C once.
-    weight_pointer, bias_pointer = c_void_p(tiles.data_ptr()), c_void_p(None if bias is None else bias.data_ptr())
-    c_k, c_n = c_int64(k), c_int64(n)
 
-    def run(x: torch.Tensor, _keep_alive: Any = (tiles, bias)) -> torch.Tensor:
+    def run(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != k:
             raise unplanned("linear", x, k, dtype)
-        if not x.is_contiguous():
-            x = x.contiguous()
-        num_rows = x.numel() // k
-        out = torch.empty(num_rows, n, dtype=dtype)
-        function(x.data_ptr(), weight_pointer, bias_pointer, out.data_ptr(), num_rows, c_k, c_n)
-        return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
+        x = x.contiguous()
+        out = torch.empty(x.numel() // k, n, dtype=dtype)
+        multiply(x.data_ptr(), out.data_ptr(), len(out))
+        return out.view(*x.shape[:-1], n)
 
     return run
+
+
+def _bind(problem: LinearProblem, packed: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    function, k, n = with_tiles("linear_tiles", _FUNCTIONS).linear_tiles, problem.in_features, problem.out_features
+    weight, bias = packed["weight"].data_ptr(), None if packed["bias"] is None else packed["bias"].data_ptr()
+
+    def multiply(x: int, out: int, num_rows: int, _keep_alive: Any = packed) -> None:
+        function(x, weight, bias, out, num_rows, k, n)
+
+    return over_rows(problem, multiply)
 
 
 TILES_BACKEND = Backend(

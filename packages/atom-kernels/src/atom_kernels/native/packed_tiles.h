@@ -29,7 +29,7 @@ INLINE void twice_each(const float *values, __m512 *out) {
 }
 
 INLINE of_group_t of_group(const int kind, const tiled_weights_t *w, int64_t at) {
-    of_group_t g;
+    of_group_t g = {0};
     twice_each(w->scale + at, g.scale);
     if (kind == E4M3)
         for (int i = 0; i < 2; i++) g.scale[i] = _mm512_mul_ps(g.scale[i], _mm512_set1_ps(0x1p8f)); /* see `number_of` */
