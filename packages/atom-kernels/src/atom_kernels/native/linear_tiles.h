@@ -25,47 +25,40 @@ INLINE void ask_for_tile(const bf16 *tile) {
     for (int line = 0; line < TILE_ROWS; line++) ask_for((const char *)tile + line * TILE_BYTES);
 }
 
-/* Adds to sums of rows of x, up to 16 or, where `two`, up to 32, their products with 32 outputs over `steps` tiles of
- * inputs. `first`: there are none yet. `ahead`: asks for the weight so many elements further on; or 0. */
-INLINE void multiply(const int two, const bf16 *x, int64_t x_stride, const bf16 *right, int64_t right_stride, int64_t steps,
-                     int first, int64_t ahead, float *sums) {
-    const int64_t row = PAIR * sizeof(float);
+/* Adds to sums of rows of x, up to 16 or, where `two`, up to 32, their products with 16 outputs or, where `both`, 32, over
+ * `steps` tiles of inputs. `first`: there are none yet. `right_stride` lies between blocks of 16 outputs, also of those at
+ * `asked`, if any, which memory is asked for meanwhile. */
+INLINE void multiply(const int two, const int both, const bf16 *x, int64_t x_stride, const bf16 *right,
+                     int64_t right_stride, int64_t steps, int first, const bf16 *asked, float *sums) {
+    const int64_t row = PAIR * sizeof(float), tile = TILE_ROWS * DEPTH;
     float *lower = sums + TILE_ROWS * PAIR;
     if (first) {
         ZERO_TILE(SUMS_00);
-        ZERO_TILE(SUMS_01);
-        if (two) {
-            ZERO_TILE(SUMS_10);
-            ZERO_TILE(SUMS_11);
-        }
+        if (both) ZERO_TILE(SUMS_01);
+        if (two) ZERO_TILE(SUMS_10);
+        if (two && both) ZERO_TILE(SUMS_11);
     } else {
         LOAD_TILE(SUMS_00, sums, row);
-        LOAD_TILE(SUMS_01, sums + TILE_ROWS, row);
-        if (two) {
-            LOAD_TILE(SUMS_10, lower, row);
-            LOAD_TILE(SUMS_11, lower + TILE_ROWS, row);
-        }
+        if (both) LOAD_TILE(SUMS_01, sums + TILE_ROWS, row);
+        if (two) LOAD_TILE(SUMS_10, lower, row);
+        if (two && both) LOAD_TILE(SUMS_11, lower + TILE_ROWS, row);
     }
-    for (int64_t step = 0; step < steps; step++, x += DEPTH, right += TILE_ROWS * DEPTH) {
+    for (int64_t step = 0; step < steps; step++, x += DEPTH, right += tile) {
         LOAD_TILE(LEFT_0, x, x_stride * sizeof(bf16));
         LOAD_TILE(RIGHT_0, right, TILE_BYTES);
-        if (ahead) ask_for_tile(right + ahead);
+        if (asked) ask_for_tile(asked + step * tile);
         ADD_PRODUCT(SUMS_00, LEFT_0, RIGHT_0);
-        LOAD_TILE(RIGHT_1, right + right_stride, TILE_BYTES);
-        if (ahead) ask_for_tile(right + right_stride + ahead);
-        ADD_PRODUCT(SUMS_01, LEFT_0, RIGHT_1);
-        if (two) {
-            LOAD_TILE(LEFT_1, x + TILE_ROWS * x_stride, x_stride * sizeof(bf16));
-            ADD_PRODUCT(SUMS_10, LEFT_1, RIGHT_0);
-            ADD_PRODUCT(SUMS_11, LEFT_1, RIGHT_1);
-        }
+        if (both) LOAD_TILE(RIGHT_1, right + right_stride, TILE_BYTES);
+        if (asked) ask_for_tile(asked + right_stride + step * tile);
+        if (both) ADD_PRODUCT(SUMS_01, LEFT_0, RIGHT_1);
+        if (two) LOAD_TILE(LEFT_1, x + TILE_ROWS * x_stride, x_stride * sizeof(bf16));
+        if (two) ADD_PRODUCT(SUMS_10, LEFT_1, RIGHT_0);
+        if (two && both) ADD_PRODUCT(SUMS_11, LEFT_1, RIGHT_1);
     }
     STORE_TILE(SUMS_00, sums, row);
-    STORE_TILE(SUMS_01, sums + TILE_ROWS, row);
-    if (two) {
-        STORE_TILE(SUMS_10, lower, row);
-        STORE_TILE(SUMS_11, lower + TILE_ROWS, row);
-    }
+    if (both) STORE_TILE(SUMS_01, sums + TILE_ROWS, row);
+    if (two) STORE_TILE(SUMS_10, lower, row);
+    if (two && both) STORE_TILE(SUMS_11, lower + TILE_ROWS, row);
 }
 
 /* Adds the bias to sums of `rows` rows with outputs [n, n + 32), as far as there are, rounds and stores them. */
@@ -101,14 +94,14 @@ static void block(const linear_t *l, const bf16 *right, int64_t from, int64_t to
         const int64_t left = l->k_size - k, steps = (left < CHUNK ? left : CHUNK) / DEPTH;
         const bf16 *at_k = right + k * TILE_ROWS;
         for (int64_t m = from; m < to; m += PAIR) {
-            const int64_t rows = to - m < PAIR ? to - m : PAIR, ask = m == asking ? ahead : 0;
-            const bf16 *x = l->x + m * l->k_size + k;
+            const int64_t rows = to - m < PAIR ? to - m : PAIR;
+            const bf16 *x = l->x + m * l->k_size + k, *asked = m == asking && ahead ? at_k + ahead : 0;
             float *of_rows = sums + (m - from) * PAIR;
             shape(shaped, (int)rows);
             if (rows > TILE_ROWS)
-                multiply(1, x, l->k_size, at_k, right_stride, steps, k == 0, ask, of_rows);
+                multiply(1, 1, x, l->k_size, at_k, right_stride, steps, k == 0, asked, of_rows);
             else
-                multiply(0, x, l->k_size, at_k, right_stride, steps, k == 0, ask, of_rows);
+                multiply(0, 1, x, l->k_size, at_k, right_stride, steps, k == 0, asked, of_rows);
             if (left <= CHUNK) finish(l, of_rows, m, rows, n);
         }
     }
