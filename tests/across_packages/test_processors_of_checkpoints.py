@@ -1,4 +1,4 @@
-"""Files of pictures, decoded here, are what transformers' processor of the checkpoint makes of them."""
+"""Files of pictures, decoded by ours or by it, are what transformers' processor of the checkpoint makes of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ from atom_models import open_checkpoint
 from atom_models.vision.patches import cut
 from atom_models.vision.reading import vision_spec
 from atom_models.vision.spec import VisionSpec
+from atom_server.pictures.checkpoint_process import decode_by
+from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.decoder import PictureDecoder
+from atom_server.pictures.decoding import decode
 from atom_server.pictures.limits import PictureLimits
-from pictures import file_of, url_of
+from atom_server.pictures.messages import Question
+from pictures import file_of, turned, url_of
+from tiny_dual import FAMILIES, make_dual
+from tiny_fallback_seeing import IN_ROWS, SEEING, make_fallback_seeing
 
 PROCESSORS = {
     "qwen3_vl": Qwen2VLImageProcessorPil,
@@ -74,3 +80,52 @@ def test_a_file_becomes_what_the_processor_of_the_checkpoint_makes_of_it(
             found = found[0]
         assert own.shape == found.shape
         assert (own - found).abs().max() <= 1e-6
+
+
+@pytest.fixture
+def folder_of(tiny_family: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """``folder_of(name)`` gives the tiny checkpoint of a family that sees."""
+
+    def written(name: str) -> Path:
+        if name in FAMILIES:
+            make_dual(name, tmp_path)
+        elif name in SEEING | IN_ROWS:
+            make_fallback_seeing(name, tmp_path)
+        else:
+            return tiny_family(name)
+        return tmp_path
+
+    return written
+
+
+@pytest.mark.parametrize("family", [*PROCESSORS, *FAMILIES, *SEEING, *IN_ROWS])
+def test_the_checkpoints_own_processor_gives_the_pixels_of_ours(family: str, folder_of: Callable[[str], Path]):
+    folder = folder_of(family)
+    spec: Any = vision_spec(open_checkpoint(folder))
+    own = decode_by(folder)
+    clear = NOISE.copy()
+    clear.putalpha(NOISE.rotate(90))
+    for file in (*map(file_of, PICTURES), file_of(clear), turned(6, PICTURES[0])):
+        question = Question(file, False, 1 << 20, 1_000_000, spec)
+        assert own(question) == decode(question)
+
+
+@pytest.mark.parametrize("bound", [9, 40])
+def test_the_checkpoints_own_processor_makes_pictures_as_small_as_a_step_has_room_for(
+    bound: int, tiny_family: Callable[[str], Path]
+):
+    folder = tiny_family("qwen3_vl")
+    spec: Any = vision_spec(open_checkpoint(folder))
+    question = Question(file_of(NOISE), False, 1 << 20, 1_000_000, spec.within(bound))
+    answer = decode_by(folder)(question)
+    assert answer == decode(question)
+    assert answer.image is not None
+    assert spec.num_tokens(answer.image.height, answer.image.width) <= bound
+
+
+def test_a_processor_that_cannot_be_told_of_that_room_is_refused(tiny_family: Callable[[str], Path]):
+    folder = tiny_family("mistral3")
+    spec: Any = vision_spec(open_checkpoint(folder))
+    question = Question(file_of(NOISE), False, 1 << 20, 1_000_000, spec.within(9))
+    with pytest.raises(PictureError, match="bounds pictures to 9 tokens, which a Pixtral.* cannot be told"):
+        decode_by(folder)(question)

@@ -19,13 +19,15 @@ from atom_kernels.select import select
 WIDTH, ROWS = 64, 3
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16", "bfloat16 in int4"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "bfloat16 in int4", "bfloat16 to float32"])
 def linear(request):
     """A bound linear as wide as its inputs, whatever runs it here."""
     dtype = getattr(torch, request.param.split()[0])
     problem = LinearProblem(WIDTH, WIDTH, dtype)
     if "int4" in request.param:
         problem = replace(problem, weight_format=Integers(4, 32, Offset.MINIMUM))
+    if "to float32" in request.param:
+        problem = replace(problem, out_dtype=torch.float32)
     weights, _ = LINEAR.make_inputs(problem, ROWS, torch.Generator().manual_seed(0))
     return select(LINEAR, problem).prepare(weights), dtype
 

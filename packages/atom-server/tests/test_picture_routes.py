@@ -19,7 +19,7 @@ from atom_server.cli.terminal.engine_chats import chats_of
 from atom_server.errors import APIError
 from fuzzed_requests import RequestFuzzer
 from fuzzing_clients import FuzzingClients
-from pictures import file_of, two_colors, url_of
+from pictures import file_of, head_of_png, two_colors, url_of
 from running_server import Front
 from tiny_seeing import make_tiny_seeing
 
@@ -279,6 +279,17 @@ def test_commands_in_the_terminal_make_the_prompts_of_the_server(seeing, server)
     assert [placed.num_tokens for placed in prompt_of(seeing).images[0]] == [NUM_TOKENS]
     with pytest.raises(APIError, match="sees no pictures"):
         prompt_of(server)
+
+
+def test_the_checkpoints_own_processor_serves_when_it_is_asked_for(seeing, expected):
+    with Front(seeing, ServerOptions(served_model_name="tiny", image_processor="checkpoint")) as front:
+        for url, tokens in zip((URL, OTHER), expected, strict=True):
+            [choice] = chat(front, shown(url), return_token_ids=True).json()["choices"]
+            assert choice["token_ids"] == tokens
+        assert front.state.pictures.processes.num_started == 1
+        bomb = chat(front, shown(url_of(head_of_png(60_000, 60_000))))
+        assert "60000 x 60000 pixels; at most 64000000 are decoded" in error_of(bomb)["message"]
+        assert chat(front, shown(URL)).status_code == 200
 
 
 def test_a_model_without_a_tower_says_so(server):

@@ -127,6 +127,12 @@ class ServerOptions:
         minimum=1,
         maximum=2**30,
     )
+    image_processor: str = _option(
+        "atom",
+        "What brings pictures to the size that the model takes: our own processing, or the checkpoint's own image "
+        "processor, run by transformers within the same limits of memory and time. Videos always pass ours.",
+        choices=("atom", "checkpoint"),
+    )
     limit_videos_per_prompt: int = _option(
         4, "Videos that a prompt may have; 0 refuses them all.", minimum=0, maximum=MAX_IMAGES
     )

@@ -14,15 +14,16 @@ class LimitedProcesses:
     Args:
         module: the main module of each, which calls `answer_questions`.
         limits: the limits of each answer.
+        arguments: what their command lines have behind the limits.
 
     Attributes:
         idle: processes that wait for a question.
         num_started: processes so far.
     """
 
-    def __init__(self, module: str, limits: Limits) -> None:
+    def __init__(self, module: str, limits: Limits, *arguments: str) -> None:
         self._lock = threading.Lock()
-        self._module, self._limits = module, limits
+        self._module, self._limits, self._arguments = module, limits, arguments
         self.idle: list[LimitedProcess] = []
         self.num_started = 0
         self._is_closed = False
@@ -64,4 +65,4 @@ class LimitedProcesses:
                     return process
                 process.end()
             self.num_started += 1
-        return LimitedProcess(self._module, self._limits)
+        return LimitedProcess(self._module, self._limits, *self._arguments)

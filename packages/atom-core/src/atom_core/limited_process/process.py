@@ -30,6 +30,7 @@ class LimitedProcess:
     Args:
         module: its main module, which calls `answer_questions`.
         limits: the limits of each answer.
+        arguments: what its command line has behind the limits.
 
     Attributes:
         is_last: whether it ends with the answer that it gave.
@@ -38,10 +39,10 @@ class LimitedProcess:
         UnansweredError: it cannot be started, such as where no descriptor is left for its pipes.
     """
 
-    def __init__(self, module: str, limits: Limits) -> None:
+    def __init__(self, module: str, limits: Limits, *arguments: str) -> None:
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, limits.on_command_line()],
+                [sys.executable, "-m", module, limits.on_command_line(), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # what libraries print of a client's data

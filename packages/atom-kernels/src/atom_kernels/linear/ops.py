@@ -78,6 +78,7 @@ _PRODUCTS = (
     mxfp4_inside.BACKEND,
     BATCH_INVARIANT_BACKEND,
     PACKED_BATCH_INVARIANT_BACKEND,
+    native_tiles.TILES_F32_BACKEND,
     native.NATIVE_BACKEND,
     native_tiles.TILES_BACKEND,
     native_quantized.NATIVE_BACKEND,

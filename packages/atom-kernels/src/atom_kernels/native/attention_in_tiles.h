@@ -23,22 +23,22 @@ static void product(const word *left, int64_t left_row, right_t right, int64_t c
         for (int j = 0; j < columns; j += PAIR) {
             right.at = first + j * column * 4;
             if (count > TILE_ROWS)
-                multiply(1, left, left_row * 4, right, steps, 1, sums + j, sums_row * 4);
+                multiply(1, 1, left, left_row * 4, right, steps, 1, sums + j, sums_row * 4);
             else
-                multiply(0, left, left_row * 4, right, steps, 1, sums + j, sums_row * 4);
+                multiply(0, 1, left, left_row * 4, right, steps, 1, sums + j, sums_row * 4);
         }
     }
 }
 
 /* scores[rows][TILE] = queries[rows][depth] . packed keys, `width` of them. */
 static void score_rows(const word *queries, const word *keys, float *scores, int rows, int depth, int width) {
-    const right_t right = {(const char *)keys, TILE_BYTES, TILE_ROWS * TILE_BYTES, depth * TILE_BYTES, 0};
+    const right_t right = {(const char *)keys, TILE_BYTES, TILE_ROWS * TILE_BYTES, depth * TILE_BYTES, NULL};
     product(queries, depth, right, depth, rows, depth / TILE_ROWS, width, scores, TILE);
 }
 
 /* sums[rows][columns] = weights[rows][TILE], `width` of them, . packed values. */
 static void sum_rows(const word *weights, const word *values, float *sums, int rows, int width, int columns) {
-    const right_t right = {(const char *)values, columns * 4, TILE_ROWS * columns * 4, TILE_BYTES, 0};
+    const right_t right = {(const char *)values, columns * 4, TILE_ROWS * columns * 4, TILE_BYTES, NULL};
     product(weights, TILE / PAIRS, right, 1, rows, width / DEPTH, columns, sums, columns);
 }
 

@@ -109,21 +109,3 @@ static void multiply_values(int rows, const stored *const *values, const stored 
     pack_values(values, ahead, width, value_dim, columns, packed);
     add_values(weights, packed, sums, rows, width, columns);
 }
-
-/* Turns the scores of one row into weights and brings its state up to date. Keys outside [first, last) are unseen. */
-INLINE void softmax_row(float *scores, word *weights, State state, int row, int columns, int first, int last,
-                        float scale, float soft_cap, const float *key_scales, const float *value_scales) {
-    memset(weights, 0, TILE / PAIRS * 4);
-    if (first >= last) return;
-    float before = state.largest[row], after = vf_hmax(scale_scores(scores, first, last, scale, soft_cap, key_scales));
-    if (!(after > before)) after = before;
-    vf sum = vf_load(state.sums + row * VL);
-    if (after > before) {
-        float factor = scalar_exp(before - after);
-        float *values = state.values + (int64_t)row * columns;
-        for (int d = 0; d < columns; d += VL) vf_store(values + d, vf_load(values + d) * factor);
-        sum = sum * factor;
-        state.largest[row] = after;
-    }
-    vf_store(state.sums + row * VL, weigh_scores(scores, weights, first, last, after, sum, value_scales));
-}

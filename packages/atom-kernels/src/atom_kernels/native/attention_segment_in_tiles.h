@@ -79,7 +79,6 @@ INLINE void seen_of(const Span *s, int i, int64_t start, int *first, int *last) 
     int64_t end = low(last_seen(s->batch, s->first_row + query, position) + 1, s->key_end);
     *first = (int)low(TILE, high(0, first_visible(s->layer, position) - start));
     *last = (int)low(TILE, end - start);
-    if (*first >= *last) *first = *last = 0;
 }
 
 /* Weights of the rows of one head. */

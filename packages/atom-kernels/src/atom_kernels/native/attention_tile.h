@@ -6,6 +6,7 @@
  */
 #pragma once
 #include "e4m3.h"
+#include "transpose.h"
 
 #ifdef ELEMENT_BFLOAT16
 typedef bf16 element;
@@ -118,51 +119,19 @@ INLINE word load_word(const stored *row, int at) {
 #include "attention_vectors.h"
 #endif
 
-/* Where the lanes of two rows go when blocks of `half` words off the diagonal change places; lanes of the second row
- * count from VL. Constants: compilers build such vectors lane by lane otherwise. */
-#define LOW_LANE(lane, half) ((lane) & (half) ? VL + ((lane) ^ (half)) : (lane))
-#define HIGH_LANE(lane, half) ((lane) & (half) ? VL + (lane) : (lane) ^ (half))
-#define FOUR(f, lane, half) f(lane, half), f(lane + 1, half), f(lane + 2, half), f(lane + 3, half)
-#if VL == 16
-#define LANES(f, half) {FOUR(f, 0, half), FOUR(f, 4, half), FOUR(f, 8, half), FOUR(f, 12, half)}
-#elif VL == 8
-#define LANES(f, half) {FOUR(f, 0, half), FOUR(f, 4, half)}
-#else
-#define LANES(f, half) {FOUR(f, 0, half)}
-#endif
-static const uint32_t low_lanes[4][VL] = {LANES(LOW_LANE, 1), LANES(LOW_LANE, 2), LANES(LOW_LANE, 4),
-                                          LANES(LOW_LANE, 8)};
-static const uint32_t high_lanes[4][VL] = {LANES(HIGH_LANE, 1), LANES(HIGH_LANE, 2), LANES(HIGH_LANE, 4),
-                                           LANES(HIGH_LANE, 8)};
-
 /* VL x VL words, of each row of `in` those from element `at` on, become columns: `row[i]` has word i of all rows. */
 INLINE void transposed_words(const stored *const *in, int at, vu row[VL]) {
 #pragma GCC unroll 16
     for (int i = 0; i < VL; i++) row[i] = load_words(in[i], at);
-#pragma GCC unroll 4
-    for (int stage = 0; 1 << stage < VL; stage++) {
-        vu low = *(const vu *)low_lanes[stage], high = *(const vu *)high_lanes[stage];
-#pragma GCC unroll 16
-        for (int i = 0; i < VL; i++)
-            if (!(i & 1 << stage)) {
-                vu a = row[i], b = row[i | 1 << stage];
-                row[i] = __builtin_shuffle(a, b, low);
-                row[i | 1 << stage] = __builtin_shuffle(a, b, high);
-            }
-    }
+    transpose(row);
 }
 
 /* The same, stored: `out + i * out_stride` is a column. */
 INLINE void transpose_words(const stored *const *in, int at, word *out, int64_t out_stride) {
-#if defined(__GNUC__) && !defined(__clang__)
     vu row[VL];
     transposed_words(in, at, row);
 #pragma GCC unroll 16
     for (int i = 0; i < VL; i++) *(vu *)(out + i * out_stride) = row[i];
-#else
-    for (int i = 0; i < VL; i++)
-        for (int j = 0; j < VL; j++) out[j * out_stride + i] = load_word(in[i], at + j * PAIRS);
-#endif
 }
 
 /* Asks for the cache line at `row + d` of each of `count` rows. Sprinkled over the packing: a burst would be dropped. */
@@ -320,4 +289,22 @@ INLINE vf weigh_scores(const float *scores, word *weights, int first, int last, 
         store_weights(weights, j, weight);
     }
     return sum;
+}
+
+/* Turns the scores of one row into weights and brings its state up to date. Keys outside [first, last) are unseen. */
+INLINE void softmax_row(float *scores, word *weights, State state, int row, int columns, int first, int last,
+                        float scale, float soft_cap, const float *key_scales, const float *value_scales) {
+    memset(weights, 0, TILE / PAIRS * 4);
+    if (first >= last) return;
+    float before = state.largest[row], after = vf_hmax(scale_scores(scores, first, last, scale, soft_cap, key_scales));
+    if (!(after > before)) after = before;
+    vf sum = vf_load(state.sums + row * VL);
+    if (after > before) {
+        float factor = scalar_exp(before - after);
+        float *values = state.values + (int64_t)row * columns;
+        for (int d = 0; d < columns; d += VL) vf_store(values + d, vf_load(values + d) * factor);
+        sum = sum * factor;
+        state.largest[row] = after;
+    }
+    vf_store(state.sums + row * VL, weigh_scores(scores, weights, first, last, after, sum, value_scales));
 }

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdlib.h>
 
-#include "attention_products.h"
+#include "attention_tile.h"
 
 #define TASK_QUERIES 96
 #define ENCODER_HEAD_DIM 256

@@ -34,8 +34,8 @@ static void finish(const linear_t *l, const float *sums, int64_t m, int64_t rows
     }
 }
 
-/* Rows [from, to) of x, `BLOCK_ROWS` at most, with outputs [n, n + 32) of `weight`. The rows from `asking` on
- * ask for the weight `ahead` elements further on meanwhile. */
+/* Rows [from, to) of x, `BLOCK_ROWS` at most, with outputs [n, n + 32) of `weight`. The rows from `asking` on ask
+ * for the weight `ahead` elements further on meanwhile. */
 static void block(const linear_t *l, const bf16 *weight, int64_t from, int64_t to, int64_t n, int64_t asking, int64_t ahead,
                   int *shaped) {
     float sums[BLOCK_ROWS * PAIR] __attribute__((aligned(64)));
@@ -47,12 +47,12 @@ static void block(const linear_t *l, const bf16 *weight, int64_t from, int64_t t
             const int64_t rows = to - m < PAIR ? to - m : PAIR, row = l->k_size * sizeof(bf16);
             const bf16 *x = l->x + m * l->k_size + k;
             float *of_rows = sums + (m - from) * PAIR;
-            right.ahead = m == asking ? ahead * (int64_t)sizeof(bf16) : 0;
+            right.asked = m == asking && ahead ? right.at + ahead * (int64_t)sizeof(bf16) : NULL;
             shape(shaped, (int)rows);
             if (rows > TILE_ROWS)
-                multiply(1, x, row, right, steps, k == 0, of_rows, PAIR * sizeof(float));
+                multiply(1, 1, x, row, right, steps, k == 0, of_rows, PAIR * sizeof(float));
             else
-                multiply(0, x, row, right, steps, k == 0, of_rows, PAIR * sizeof(float));
+                multiply(0, 1, x, row, right, steps, k == 0, of_rows, PAIR * sizeof(float));
             if (left <= CHUNK) finish(l, of_rows, m, rows, n);
         }
     }

@@ -12,9 +12,12 @@ from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.decoding import decode, prepare
 from atom_server.pictures.messages import ENCODER, QUESTION, Answer, Question
 
+Decode = Callable[[Question], Answer]
+"""Raises a PictureError where it gives no picture, and no video."""
 
-def main(decode: Callable[[Question], Answer], limits: Limits) -> None:
-    """Decode pictures, or videos, until there are no more."""
+
+def main(make: Callable[[], Decode], limits: Limits) -> None:
+    """Decode pictures, or videos, by what `make` gives, until there are no more."""
 
     def answer(question: bytes) -> bytes:
         try:
@@ -24,8 +27,9 @@ def main(decode: Callable[[Question], Answer], limits: Limits) -> None:
 
     os.nice(10)  # streams of others go first
     prepare()  # what is imported and made once counts for nobody
+    decode = make()
     answer_questions(answer, limits)
 
 
 if __name__ == "__main__":
-    main(decode, Limits.from_command_line(sys.argv[1]))
+    main(lambda: decode, Limits.from_command_line(sys.argv[1]))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from atom_core.config import ConfigError
 from atom_core.engine.info import EngineInfo
 from atom_core.limited_process import LimitedProcesses
 from atom_core.messages import Image, Video
@@ -16,6 +17,7 @@ from atom_core.models import VisionSpec
 from atom_server.errors import APIError
 from atom_server.media_domains import MediaDomains
 from atom_server.options import ServerOptions
+from atom_server.pictures.checked_processes import checked_processes
 from atom_server.pictures.data_url import MEDIA_TYPES, VIDEO_TYPES, is_of_frames
 from atom_server.pictures.fetching.fetcher import Fetcher, FetchLimits
 from atom_server.pictures.limits import PictureLimits
@@ -32,6 +34,10 @@ class PictureDecoder:
         spec: what the model takes.
         limits: what they may take.
         fetcher, video_fetcher: fetch those of ``http`` and ``https`` URLs; None refuses them.
+        processor: the folder of the checkpoint whose own processor pictures pass; None where they pass ours.
+
+    Raises:
+        ConfigError: that processor cannot run here.
     """
 
     def __init__(
@@ -40,22 +46,42 @@ class PictureDecoder:
         limits: PictureLimits,
         fetcher: Fetcher | None = None,
         video_fetcher: Fetcher | None = None,
+        processor: str | None = None,
     ) -> None:
-        pictures, videos = "atom_server.pictures.decode_process", "atom_server.pictures.video_process"
-        most, most_of_videos = limits.num_bytes, limits.num_video_bytes
+        ours, videos = "atom_server.pictures.decode_process", "atom_server.pictures.video_process"
         self._pictures = FileReader(
-            pictures, limits.of_process(), most, MEDIA_TYPES, code="invalid_image", fetcher=fetcher
+            LimitedProcesses(ours, limits.of_process())
+            if processor is None
+            else checked_processes(processor, limits.of_process(), spec),
+            limits.num_bytes,
+            MEDIA_TYPES,
+            code="invalid_image",
+            fetcher=fetcher,
         )
         self._videos = FileReader(
-            videos, limits.of_video_process(), most_of_videos, VIDEO_TYPES, code="invalid_video", fetcher=video_fetcher
+            LimitedProcesses(videos, limits.of_video_process()),
+            limits.num_video_bytes,
+            VIDEO_TYPES,
+            code="invalid_video",
+            fetcher=video_fetcher,
         )
         self._spec, self._limits = spec, limits
         self._has_pillow, self._has_pyav = (importlib.util.find_spec(name) is not None for name in ("PIL", "av"))
 
     @classmethod
     def of(cls, info: EngineInfo, options: ServerOptions) -> PictureDecoder | None:
-        """The decoder for an engine; None where its model sees no pictures."""
+        """The decoder for an engine; None where its model sees no pictures.
+
+        Raises:
+            ConfigError: pictures are to pass the checkpoint's own processor, and cannot.
+        """
+        is_own = options.image_processor == "checkpoint"
         if info.images is None:
+            if is_own:
+                message = (
+                    f"image_processor is 'checkpoint', and {info.architecture} reads text alone here: leave it out"
+                )
+                raise ConfigError(message)
             return None
         limits = PictureLimits(
             options.limit_images_per_prompt,
@@ -67,7 +93,7 @@ class PictureDecoder:
         domains, seconds = MediaDomains(options.media_domains), options.media_fetch_timeout
         most = (limits.num_bytes, limits.num_video_bytes)
         fetchers = [Fetcher(domains, FetchLimits(each, seconds)) if domains else None for each in most]
-        return cls(info.images, limits, *fetchers)
+        return cls(info.images, limits, *fetchers, processor=info.model_path if is_own else None)
 
     @property
     def processes(self) -> LimitedProcesses:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import binascii
 import io
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from atom_core.engine.inputs.fitted_images import as_image
 from atom_core.errors import InvalidRequestError
+from atom_core.messages import Image as FittedImage
 from atom_core.models import VisionSpec
 from atom_server.pictures.data_url import PictureError
 from atom_server.pictures.messages import Answer, Question
@@ -35,15 +38,18 @@ def prepare() -> None:
     decode(Question(file.getvalue(), False, 2**10, 4, _ANY))
 
 
-def decode(question: Question) -> Answer:
+def decode(question: Question, fit: Callable[[Any, VisionSpec], FittedImage] = as_image) -> Answer:
     """The picture, turned as its file says, over white, in the size that the model takes.
+
+    Args:
+        fit: brings it to that size.
 
     Raises:
         PictureError: it cannot be taken.
     """
     try:
         with opened(file_of(question)) as picture:
-            return Answer(as_image(shown(picture, question.num_pixels), question.spec))
+            return Answer(fit(shown(picture, question.num_pixels), question.spec))
     except (PictureError, MemoryError):
         raise
     except InvalidRequestError as error:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from atom_core.limited_process import LimitedProcesses, Limits, TooMuchError, UnansweredError
+from atom_core.limited_process import LimitedProcesses, TooMuchError, UnansweredError
 from atom_server.errors import RETRY_AFTER, APIError
 from atom_server.pictures.data_url import PictureError, data_of, is_fetched
 from atom_server.pictures.fetching.beside import FetcherBeside
@@ -22,28 +22,26 @@ class FileReader:
     """Reads files of one kind for one event loop.
 
     Args:
-        module: the main module of the processes.
-        limits: what one file may take.
+        processes: where they are decoded.
         num_bytes: the most of a file.
         media_types: what the files of ``data:`` URLs may be.
         code: that of errors about a file.
         fetcher: fetches those of ``http`` and ``https`` URLs; None refuses them.
 
     Attributes:
-        processes: where they are decoded.
+        processes: as given.
     """
 
     def __init__(
         self,
-        module: str,
-        limits: Limits,
+        processes: LimitedProcesses,
         num_bytes: int,
         media_types: Sequence[str],
         *,
         code: str,
         fetcher: Fetcher | None = None,
     ) -> None:
-        self.processes = LimitedProcesses(module, limits)
+        self.processes = processes
         self._num_bytes, self._media_types, self._code = num_bytes, media_types, code
         self._fetcher = None if fetcher is None else FetcherBeside(fetcher)
         self._fetched = asyncio.Semaphore(NUM_FETCHED)

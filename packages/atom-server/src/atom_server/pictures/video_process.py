@@ -9,4 +9,4 @@ from atom_server.pictures.decode_process import main
 from atom_server.pictures.video_decoding import decode_video
 
 if __name__ == "__main__":
-    main(decode_video, Limits.from_command_line(sys.argv[1]))
+    main(lambda: decode_video, Limits.from_command_line(sys.argv[1]))

@@ -38,7 +38,7 @@ def as_image(picture: Any, spec: VisionSpec) -> Image:
 def brought_to(picture: Any, size: tuple[int, int], fitted: tuple[int, int], spec: VisionSpec) -> bytes:
     """The pixels of a picture of Pillow that is resized to `size`, and cut or filled up with black to `fitted`."""
     pillow = _pillow()
-    shown = _as_rgb(picture, pillow).resize(size[::-1], pillow.Resampling[spec.resample.upper()])
+    shown = as_rgb(picture).resize(size[::-1], pillow.Resampling[spec.resample.upper()])
     if size != fitted:
         top, left = spec.first_kept(*size)
         shown = shown.crop((left, top, left + fitted[1], top + fitted[0]))  # what is outside becomes black
@@ -64,23 +64,26 @@ def as_pillow(picture: Any) -> Any:
     return picture
 
 
+def as_rgb(picture: Any) -> Any:
+    """A copy of a picture of Pillow in red, green and blue, over white; of 16 bits of grey the upper half.
+
+    As Qwen's own processing does it, but for the grey, which Pillow would make white.
+    """
+    if picture.mode.startswith("I"):
+        picture = picture.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    picture, shown = picture.convert("RGBA"), _pillow().new("RGB", picture.size, "white")
+    shown.paste(picture, mask=picture.getchannel("A"))
+    return shown
+
+
 def _checked(array: np.ndarray) -> np.ndarray:
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
         raise InvalidRequestError(
             f"a picture is an array {array.dtype} {list(array.shape)}; it must be uint8 [height, width, 3]", NAME
         )
     return np.ascontiguousarray(array)
-
-
-def _as_rgb(picture: Any, pillow: Any) -> Any:
-    """As Qwen's own processing; and 16 bits of grey by their upper half, where Pillow would make them white."""
-    if picture.mode.startswith("I"):
-        picture = picture.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-    if not picture.has_transparency_data:
-        return picture.convert("RGB")
-    picture, shown = picture.convert("RGBA"), pillow.new("RGB", picture.size, "white")
-    shown.paste(picture, mask=picture.getchannel("A"))
-    return shown
 
 
 def _pillow() -> Any:

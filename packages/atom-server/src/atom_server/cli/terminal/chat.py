@@ -9,7 +9,7 @@ from atom_core import EngineArgs
 from atom_server import settings
 from atom_server.cli.logs import configure_logging
 from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
-from atom_server.cli.terminal.shown_files import add_shown_args, shown_parts
+from atom_server.cli.terminal.shown_files import add_shown_args, picture_options, shown_parts
 
 HELP = "talk to a model in the terminal"
 USAGE = "[--model MODEL] [flags]"
@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
     params, shown = sampling_params(args), shown_parts(args)
     if args.url is None:
-        asyncio.run(talk_to_engine(EngineArgs.from_cli_args(args), params, args.system, shown=shown))
+        options, engine_args = picture_options(args), EngineArgs.from_cli_args(args)
+        asyncio.run(talk_to_engine(engine_args, params, args.system, options=options, shown=shown))
     else:
         key = args.api_key or settings.api_key()
         asyncio.run(talk_to_server(args.url, params, args.system, key=key, model=args.model, shown=shown))

@@ -41,16 +41,17 @@ class EngineChats:
 
 
 @contextlib.contextmanager
-def chats_of(engine: AsyncEngine) -> Generator[EngineChats, None, None]:
-    """Conversations with `engine`.
+def chats_of(engine: AsyncEngine, options: ServerOptions | None = None) -> Generator[EngineChats, None, None]:
+    """Conversations with `engine`, whose pictures are decoded as `options` say.
 
     Raises:
         APIError: the model has no chat template.
+        ConfigError: as `PictureDecoder.of`.
     """
     template = load_template(engine.tokenizer, None)
     if template is None:
         raise APIError(400, f"the model {engine.info.model} has no chat template", code="no_chat_template")
-    pictures = PictureDecoder.of(engine.info, ServerOptions())
+    pictures = PictureDecoder.of(engine.info, options or ServerOptions())
     try:
         yield EngineChats(engine, template, pictures)
     finally:

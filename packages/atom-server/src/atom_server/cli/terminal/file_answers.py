@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -22,8 +23,13 @@ _WAITING = 64
 _MAX_BODY_MB = 1024.0
 
 
-def answer_file(args: EngineArgs, params: SamplingParams, requests: Path, answers: Path, *, is_chat: bool) -> int:
+def answer_file(
+    args: EngineArgs, params: SamplingParams, options: ServerOptions, requests: Path, answers: Path, *, is_chat: bool
+) -> int:
     """Answer what is not answered yet; the exit status: 1 where a request was refused.
+
+    Args:
+        options: what the routes do, but for the size of bodies, which is larger.
 
     Raises:
         BatchError: a line of the files is not what it should be; nothing has been started then.
@@ -35,15 +41,15 @@ def answer_file(args: EngineArgs, params: SamplingParams, requests: Path, answer
     total = batch.check()
     with Journal(answers) as journal:
         if len(journal.answered) < total:
-            asyncio.run(_answer(args, batch, journal, total))
+            asyncio.run(_answer(args, options, batch, journal, total))
         if journal.num_refused:
             print(f"{journal.num_refused} of {total} requests were refused: {answers} says why", file=sys.stderr)
         return 1 if journal.num_refused else 0
 
 
-async def _answer(args: EngineArgs, batch: BatchFile, journal: Journal, total: int) -> None:
+async def _answer(args: EngineArgs, options: ServerOptions, batch: BatchFile, journal: Journal, total: int) -> None:
     async with running_engine(args) as engine:
-        app = create_app(engine, ServerOptions(max_body_mb=_MAX_BODY_MB))
+        app = create_app(engine, dataclasses.replace(options, max_body_mb=_MAX_BODY_MB))
         at_once = engine.info.max_num_seqs * engine.info.data_parallel_size + _WAITING
         waiting = (line for line in batch if line.custom_id not in journal.answered)
         with tqdm(total=total, initial=len(journal.answered), unit="request", dynamic_ncols=True) as bar:

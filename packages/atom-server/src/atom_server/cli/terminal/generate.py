@@ -10,7 +10,7 @@ from atom_core import EngineArgs
 from atom_core.config import ConfigError
 from atom_server.cli.logs import configure_logging
 from atom_server.cli.terminal.sampling_args import add_sampling_args, sampling_params
-from atom_server.cli.terminal.shown_files import add_shown_args, shown_parts
+from atom_server.cli.terminal.shown_files import add_shown_args, picture_options, shown_parts
 
 HELP = "complete one prompt, or a file of them"
 USAGE = "(PROMPT | --input FILE --output FILE) [--model MODEL] [flags]"
@@ -49,14 +49,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("give a prompt, or --input and --output")
     if (args.image or args.video) and args.input is not None:
         raise ConfigError("--image and --video go with a prompt; lines of --input have parts of their own")
-    engine_args = EngineArgs.from_cli_args(args)
+    engine_args, params, options = EngineArgs.from_cli_args(args), sampling_params(args), picture_options(args)
     if args.input is not None:
         from atom_server.cli.terminal.file_answers import answer_file
 
-        return answer_file(engine_args, sampling_params(args), args.input, args.output, is_chat=args.chat)
+        return answer_file(engine_args, params, options, args.input, args.output, is_chat=args.chat)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
 
     from atom_server.cli.terminal.one_prompt import stream_text
 
     shown = shown_parts(args)
-    return stream_text(engine_args, prompt, sampling_params(args), is_chat=args.chat or bool(shown), shown=shown)
+    return stream_text(engine_args, prompt, params, options, is_chat=args.chat or bool(shown), shown=shown)

@@ -7,18 +7,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from atom_core.config import ConfigError
+from atom_core.config.options import add_options, options_of
+from atom_server.options import ServerOptions
 from atom_server.pictures.data_url import PictureError, url_of_file
 from atom_server.schemas.fields.content import Part, image_part, video_part
 
 KINDS: Mapping[str, Callable[[str], Part]] = {"image": image_part, "video": video_part}
 """What a flag or a command of the terminal is called -> what makes a part of a URL."""
+_OPTIONS = ("image_processor",)
+_OTHERS = tuple(entry.name for entry in options_of(ServerOptions) if entry.name not in _OPTIONS)
 
 
 def add_shown_args(parser: argparse.ArgumentParser, where: str) -> None:
-    """Give `parser` the flags --image and --video; `where` ends their help."""
+    """Give `parser` the flags --image and --video, and the server's about them; `where` ends the help of the first."""
     for kind, what in (("image", "a picture"), ("video", "a video")):
         help = f"{what} {where}; may be repeated"
         parser.add_argument(f"--{kind}", type=Path, action="append", default=[], metavar="FILE", help=help)
+    add_options(parser, ServerOptions, leave_out=_OTHERS)
+
+
+def picture_options(args: argparse.Namespace) -> ServerOptions:
+    """What the server's flags about pictures say; all else is as it is by default."""
+    given = {name: getattr(args, name) for name in _OPTIONS}
+    return ServerOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def shown_parts(args: argparse.Namespace) -> list[Part]:

@@ -12,15 +12,25 @@ from atom_server.cli.terminal.chatting.lines import user_lines
 from atom_server.cli.terminal.chatting.partners import EnginePartner, Partner, ServerPartner
 from atom_server.cli.terminal.engine_chats import chats_of
 from atom_server.cli.terminal.engine_text import running_engine
+from atom_server.options import ServerOptions
 from atom_server.schemas.fields.content import Part
 
 
 async def talk_to_engine(
-    args: EngineArgs, params: SamplingParams, system: str | None, *, shown: Sequence[Part] = ()
+    args: EngineArgs,
+    params: SamplingParams,
+    system: str | None,
+    *,
+    options: ServerOptions,
+    shown: Sequence[Part] = (),
 ) -> None:
-    """Start an engine and talk until the user leaves; `shown` goes with the first turn."""
+    """Start an engine and talk until the user leaves; `shown` goes with the first turn.
+
+    Args:
+        options: say how pictures are decoded.
+    """
     async with running_engine(args) as engine:
-        with chats_of(engine) as chats:
+        with chats_of(engine, options) as chats:
             await _talk(EnginePartner(engine, chats), params, system, shown)
 
 
