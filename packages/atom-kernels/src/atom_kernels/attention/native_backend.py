@@ -12,24 +12,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom_kernels.attention.native_functions import attention_function, unavailable
 from atom_kernels.attention.weights import NO_WEIGHTS, AttentionWeights
-from atom_kernels.dtypes import why_not_dtype
 from atom_kernels.mixers.backend import MixerBackend, MixerRunner
 from atom_kernels.mixers.cache_format import ALL_SCALES, TOKEN_SCALES
-from atom_kernels.native import load_native, native_unavailable
 
 if TYPE_CHECKING:
     from atom_kernels.attention.problem import AttentionProblem, AttentionPrologue
     from atom_kernels.platform import Platform
     from atom_kernels.protocols import BatchGeometry, CacheLayout, Caches
 
-_LIBRARIES = {
-    ("float32", "float32"): "attention_f32",
-    ("float32", "float8_e4m3fn"): "attention_f32_e4m3",
-    ("bfloat16", "bfloat16"): "attention_bf16",
-    ("bfloat16", "float8_e4m3fn"): "attention_bf16_e4m3",
-}
-SIGNATURE = {"attention": "pp" + "pppppp" + "pppp" + "pp" + "llll" + "pppp" + "llf"}
 _MAX_HEAD_DIM = 256
 
 
@@ -37,22 +29,6 @@ def supports(problem: AttentionProblem, platform: Platform) -> str | None:
     if problem.head_dim % 2 or problem.head_dim > _MAX_HEAD_DIM:
         return f"written for even head_dim up to {_MAX_HEAD_DIM}, not {problem.head_dim}"
     return unavailable(problem.dtype, problem.kv_cache_dtype)
-
-
-def library_of(dtype: str, kv_cache_dtype: str) -> str:
-    """The native library that computes in `dtype` over a cache of `kv_cache_dtype`."""
-    return _LIBRARIES[dtype, kv_cache_dtype]
-
-
-def unavailable(dtype: str, kv_cache_dtype: str) -> str | None:
-    """None if the kernels of such numbers run on this machine, else the reason."""
-    reason = why_not_dtype(dtype, list(dict.fromkeys(computed for computed, _ in _LIBRARIES)))
-    if reason is not None:
-        return reason
-    caches = [cached for computed, cached in _LIBRARIES if computed == dtype]
-    if kv_cache_dtype not in caches:
-        return f"computes in {dtype} over a cache of {' or '.join(caches)}, not of {kv_cache_dtype}"
-    return native_unavailable(library_of(dtype, kv_cache_dtype))
 
 
 def _strides_with_scales(problem: AttentionProblem, platform: Platform) -> str | None:
@@ -127,7 +103,7 @@ class NativeAttention(MixerRunner):
     def __init__(self, problem: AttentionProblem, layout: CacheLayout) -> None:
         self.problem = problem
         self.layout = layout
-        self._attention = load_native(library_of(problem.dtype, problem.kv_cache_dtype), SIGNATURE).attention
+        self._attention = attention_function(problem.dtype, problem.kv_cache_dtype, problem.head_dim)
         self._dtype = getattr(torch, problem.dtype)
         self._cache_dtype = getattr(torch, problem.kv_cache_dtype)
         self._head_strides = (problem.head_dim, 1)

@@ -7,11 +7,11 @@
 #pragma once
 #include <stdlib.h>
 
-#include "attention_products.h"
+#include "attention_tile.h"
 #include "attention_write.h"
 
 #define SEGMENT 256
-#define TILE_ROWS 96  /* queries times heads of a group that one task takes through the keys together */
+#define TASK_ROWS 96  /* queries times heads of a group that one task takes through the keys together */
 #define SPLIT_ROWS 32 /* up to so many, its segments are tasks of their own */
 
 typedef struct {
@@ -79,24 +79,18 @@ static float *carve(char **at, int64_t floats) {
 }
 
 static Workspace workspace(const Layer *layer) {
-    int64_t rows = high(TILE_ROWS, group_of(layer)), columns = columns_of(layer), n = layer->head_dim;
-    int64_t floats = rows * (n + TILE * 2 + 2 * (1 + VL + columns)) + TILE * (n + columns) + 64 * 16;
+    int64_t rows = high(TASK_ROWS, group_of(layer)), columns = columns_of(layer), n = layer->head_dim;
+    int64_t floats = rows * (n + TILE * 2 + 2 * (1 + VL + columns)) + TILE * (n + high(n, columns)) + 64 * 16;
     char *at = reserve(&tile_buffer, (size_t)floats * 4);
     Workspace w;
     w.queries = (word *)carve(&at, rows * n);
     w.keys = (word *)carve(&at, TILE * n);
-    w.values = (word *)carve(&at, TILE * columns);
+    w.values = (word *)carve(&at, TILE * high(n, columns));
     w.weights = (word *)carve(&at, rows * TILE);
     w.scores = carve(&at, rows * TILE);
     w.segment = (State){carve(&at, rows), carve(&at, rows * VL), carve(&at, rows * columns)};
     w.total = (State){carve(&at, rows), carve(&at, rows), carve(&at, rows * columns)};
     return w;
-}
-
-static void reset(State state, int64_t rows, int columns) {
-    for (int64_t i = 0; i < rows; i++) state.largest[i] = -INFINITY;
-    memset(state.sums, 0, rows * VL * 4);
-    memset(state.values, 0, rows * columns * 4);
 }
 
 /* Adds one segment's row to the total of the segments before it. Not inlined: its sums of two products could be
@@ -125,9 +119,7 @@ INLINE void finish_row(const Layer *layer, const Tensors *t, int64_t token, int6
     if (t->v_scales) factor *= t->v_scales[head / group_of(layer)];
     if (t->log_sums) t->log_sums[token * layer->num_heads + head] = largest + logf(sum);
     element *out = t->out + (token * layer->num_heads + head) * layer->value_dim;
-    int d = 0, n = (int)layer->value_dim;
-    for (; d + VL <= n; d += VL) store_elements(out + d, vf_load(values + d) * factor);
-    for (; d < n; d++) out[d] = float_to_element(values[d] * factor);
+    store_result(out, values, (int)layer->value_dim, factor);
 }
 
 /* One task, with what follows from it. Its rows go by key/value head, then query, then head of the group. */
@@ -211,49 +203,14 @@ INLINE const float *tile_scales(const Layer *layer, const float *scales, int64_t
     return out;
 }
 
-/* Takes the rows of one key/value head through the keys of the tile at `start`, while those of the tile that comes after
- * it, at `next`, are fetched: decodes are bound by memory. */
-static void attend_tile(const Span *s, const Tensors *t, Workspace *w, int64_t head, int64_t start,
-                        const Places *places, int64_t next_head, const Places *next) {
-    const stored *rows[TILE], *ahead[TILE];
-    int columns = s->columns, n = (int)s->layer->head_dim, first_row = (int)head * s->rows_per_head;
-    int64_t offset = (s->first_head + head) * s->layer->head_stride, next_offset = next_head * s->layer->head_stride;
-    tile_rows(t->k_cache + offset, places, rows);
-    tile_rows(t->k_cache + next_offset, next, ahead);
-    multiply_keys(s->rows_per_head, rows, ahead, n, w->queries + (int64_t)first_row * (n / PAIRS), w->keys, w->scores);
-    float key_scale_buffer[TILE], value_scale_buffer[TILE];
-    int64_t kv_head = s->first_head + head;
-    const float *key_scales = tile_scales(s->layer, t->k_token_scales, kv_head, places, key_scale_buffer);
-    const float *value_scales = tile_scales(s->layer, t->v_token_scales, kv_head, places, value_scale_buffer);
-    float scale = t->k_scales ? s->layer->scale * t->k_scales[kv_head] : s->layer->scale;
-    for (int i = 0; i < s->rows_per_head; i++) {
-        int64_t query = i / s->group, position = s->first_position + query;
-        int64_t end = low(last_seen(s->batch, s->first_row + query, position) + 1, s->key_end);
-        int64_t seen = low(TILE, high(0, first_visible(s->layer, position) - start));
-        softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), w->segment, first_row + i, columns, (int)seen,
-                    (int)low(TILE, end - start), scale, s->layer->soft_cap, key_scales,
-                    value_scales);
-    }
-    tile_rows(t->v_cache + offset, places, rows);
-    tile_rows(t->v_cache + next_offset, next, ahead);
-    multiply_values(s->rows_per_head, rows, ahead, (int)s->layer->value_dim, columns, w->weights, w->values,
-                    w->segment.values + (int64_t)first_row * columns);
-}
+#ifdef IN_TILES
+#include "attention_segment_in_tiles.h"
+#else
+#include "attention_segment.h"
+#endif
 
-static void attend_segment(const Span *s, const Span *next, const Tensors *t, Workspace *w, int64_t segment) {
-    static const Places nowhere;
-    Places here, there;
-    int64_t end = low(s->end, (segment + 1) * SEGMENT), start = high(segment * SEGMENT, s->begin / TILE * TILE);
-    reset(w->segment, s->num_rows, s->columns);
-    find_places(s, start, &here);
-    for (; start < end; start += TILE, here = there) {
-        int more = start + TILE < s->end; /* in this task; the next tile may belong to the next segment */
-        if (more) find_places(s, start + TILE, &there);
-        else if (next) find_places(next, next->begin / TILE * TILE, &there);
-        else there = nowhere;
-        for (int64_t head = 0; head < s->num_heads; head++)
-            attend_tile(s, t, w, head, start, &here, head + (more || !next ? s : next)->first_head, &there);
-    }
+/* Adds one segment's rows to the totals of the segments before it. */
+static void merge_rows(const Span *s, Workspace *w) {
     for (int64_t i = 0; i < s->num_rows; i++)
         merge_row(w->total.largest + i, w->total.sums + i, w->total.values + i * s->columns, w->segment.largest[i],
                   vf_hsum(vf_load(w->segment.sums + i * VL)), w->segment.values + i * s->columns, s->columns);
@@ -274,7 +231,7 @@ static void run_task(const Layer *layer, const Batch *batch, const Tensors *t, c
     for (int64_t i = 0; i < s.num_rows; i++) w.total.largest[i] = -INFINITY, w.total.sums[i] = 0;
     memset(w.total.values, 0, (size_t)s.num_rows * s.columns * 4);
     for (int64_t segment = task->first_segment; segment < task->last_segment; segment++)
-        attend_segment(&s, next ? &after : NULL, t, &w, segment);
+        attend_segment(&s, next ? &after : NULL, t, &w, segment), merge_rows(&s, &w);
     for (int64_t i = 0; i < s.num_rows; i++) {
         const float *values = w.total.values + i * s.columns;
         if (task->partial < 0) {
@@ -306,14 +263,14 @@ static void merge_segments(const Layer *layer, const Batch *batch, const Tensors
 
 typedef struct {
     Task *tasks;
-    int64_t num_tasks, partial_floats, num_tiles;
+    int64_t num_tasks, partial_floats, num_keys;
 } Schedule;
 
 /* Later requests and later queries first: prompts follow decodes, and their last queries see the most keys. Tasks of few
  * rows take `heads` key/value heads together, since these lie side by side in memory. */
 static Schedule make_schedule(const Layer *layer, const Batch *batch, int64_t heads, Task *tasks) {
     Schedule s = {tasks, 0, 0, 0};
-    int64_t group = group_of(layer), per_task = high(1, TILE_ROWS / group);
+    int64_t group = group_of(layer), per_task = high(1, TASK_ROWS / group);
     for (int64_t r = batch->num_reqs - 1; r >= 0; r--) {
         int64_t num_queries = batch->query_ends[r] - batch->query_starts[r];
         int64_t first_position = batch->seq_lens[r] - num_queries;
@@ -323,8 +280,8 @@ static Schedule make_schedule(const Layer *layer, const Batch *batch, int64_t he
             int64_t first_row = batch->query_starts[r] + first;
             int64_t end = (visible_end(batch, r, first_row, last - first, first_position + first) - 1) / SEGMENT + 1;
             int split = rows <= SPLIT_ROWS && end - begin > 1;
-            int64_t step = split ? 1 : end - begin, together = high(1, low(heads, TILE_ROWS / rows));
-            s.num_tiles += (end - begin) * (SEGMENT / TILE) * layer->num_kv_heads;
+            int64_t step = split ? 1 : end - begin, together = high(1, low(heads, TASK_ROWS / rows));
+            s.num_keys += (end - begin) * SEGMENT * layer->num_kv_heads;
             for (int64_t head = 0; head < layer->num_kv_heads; head += together) {
                 int64_t last_head = low(layer->num_kv_heads, head + together);
                 for (int64_t segment = begin; segment < end; segment += step) {
@@ -365,7 +322,7 @@ static void attend_batch(const Layer *layer, const Batch *batch, const Prologue 
         memset(tensors->out + used * out_row, 0, (tensors->num_rows - used) * out_row * sizeof(element));
     const Task *tasks = schedule.tasks;
     int64_t taken = 0;
-#pragma omp parallel if (schedule.num_tiles > 8 || batch->num_tokens > 16)
+#pragma omp parallel if (schedule.num_keys > 512 || batch->num_tokens > 16)
     {
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < batch->num_tokens; i++) prepare_token(layer, batch, prologue, tensors, q_out, i);
@@ -385,6 +342,7 @@ static void attend_batch(const Layer *layer, const Batch *batch, const Prologue 
                 merge_segments(layer, batch, tensors, tasks + i, (int)(end - i), partials);
             }
         }
+        end_products();
     }
 }
 

@@ -8,12 +8,6 @@
 
 #if PAIRS == 2 && !defined(CACHE_E4M3) && defined(__GNUC__) && !defined(__clang__)
 #define FEW_ROWS 6
-/* Elements of a register. */
-#define WIDTH (VL * PAIRS)
-#define FIRST_HALF(pair) pair, WIDTH + (pair)
-#define EIGHT(f, at) f(at), f(at + 1), f(at + 2), f(at + 3), f(at + 4), f(at + 5), f(at + 6), f(at + 7)
-static const uint16_t first_pairs[WIDTH] = {EIGHT(FIRST_HALF, 0), EIGHT(FIRST_HALF, 8)};
-static const uint16_t last_pairs[WIDTH] = {EIGHT(FIRST_HALF, 16), EIGHT(FIRST_HALF, 24)};
 
 INLINE vf add_products(vf acc, vu operand, const word *a) {
     return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)operand, (__m512bh)_mm512_set1_epi32((int)*a));
@@ -44,7 +38,6 @@ INLINE void multiply_few_keys(const int rows, const stored *const *keys, const s
 INLINE void add_few_values(const int rows, const int registers, const stored *const *values, const stored *const *ahead,
                            int from, int columns, const word *weights, float *sums) {
     vf acc[FEW_ROWS][4];
-    __m512i first = _mm512_loadu_si512(first_pairs), last = _mm512_loadu_si512(last_pairs);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
@@ -53,8 +46,8 @@ INLINE void add_few_values(const int rows, const int registers, const stored *co
 #pragma GCC unroll 2
         for (int j = 0; j < registers; j++) {
             int at = from + j * WIDTH;
-            __m512i even = _mm512_loadu_si512(values[t] + at), odd = _mm512_loadu_si512(values[t + 1] + at);
-            vu low = (vu)_mm512_permutex2var_epi16(even, first, odd), high = (vu)_mm512_permutex2var_epi16(even, last, odd);
+            vu low, high;
+            pair_up(values[t] + at, values[t + 1] + at, &low, &high);
             prefetch_lines(ahead + t, PAIRS, at);
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) {
@@ -90,8 +83,9 @@ INLINE void multiply_few_values(const int rows, const stored *const *values, con
     }
 #endif
 
-/* scores[rows][TILE] = queries . keys; `packed` is where keys may be packed. Those in `ahead` are wanted soon. */
-static void multiply_keys(int rows, const stored *const *keys, const stored *const *ahead, int head_dim,
+/* scores[rows][TILE], `width` of them = queries . keys; `packed` is where keys may be packed. Those in `ahead` are wanted
+ * soon. */
+static void multiply_keys(int rows, const stored *const *keys, const stored *const *ahead, int width, int head_dim,
                           const word *queries, word *packed, float *scores) {
 #ifdef FEW_ROWS
     if (rows <= FEW_ROWS && head_dim % WIDTH == 0) {
@@ -99,19 +93,19 @@ static void multiply_keys(int rows, const stored *const *keys, const stored *con
         return;
     }
 #endif
-    pack_keys(keys, ahead, head_dim, packed);
-    product(queries, head_dim / PAIRS, packed, TILE, scores, TILE, rows, head_dim / PAIRS, TILE, 0);
+    pack_keys(keys, ahead, width, head_dim, packed);
+    score_rows(queries, packed, scores, rows, head_dim / PAIRS, width);
 }
 
 /* sums[rows][columns] += weights . values, likewise; `columns` are those of the values and zeros up to a register. */
-static void multiply_values(int rows, const stored *const *values, const stored *const *ahead, int value_dim, int columns,
-                            const word *weights, word *packed, float *sums) {
+static void multiply_values(int rows, const stored *const *values, const stored *const *ahead, int width, int value_dim,
+                            int columns, const word *weights, word *packed, float *sums) {
 #ifdef FEW_ROWS
     if (rows <= FEW_ROWS && value_dim % WIDTH == 0) {
         WITH_FEW_ROWS(rows, multiply_few_values, values, ahead, columns, weights, sums)
         return;
     }
 #endif
-    pack_values(values, ahead, value_dim, columns, packed);
-    product(weights, TILE / PAIRS, packed, columns, sums, columns, rows, TILE / PAIRS, columns, 1);
+    pack_values(values, ahead, width, value_dim, columns, packed);
+    add_values(weights, packed, sums, rows, width, columns);
 }

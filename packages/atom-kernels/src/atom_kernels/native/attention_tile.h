@@ -14,7 +14,7 @@ typedef bf16 element;
 typedef float element;
 #endif
 
-#if defined(ELEMENT_BFLOAT16) && defined(__AVX512BF16__) && defined(__AVX512F__)
+#if defined(IN_TILES) || defined(ELEMENT_BFLOAT16) && defined(__AVX512BF16__) && defined(__AVX512F__)
 #define PAIRS 2 /* elements in a word */
 #else
 #define PAIRS 1
@@ -27,15 +27,15 @@ typedef uint8_t stored;
 typedef element stored;
 #endif
 
+#ifdef IN_TILES
+#define TILE 256 /* a whole segment */
+#else
 #define TILE 64
+#endif
 #define MAX_HEAD_DIM 1024
 
-#if VL == 16
-#define ROW_BLOCK 6
-#define COLUMN_BLOCK 4
-#else
-#define ROW_BLOCK 4
-#define COLUMN_BLOCK 2
+#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS) && PAIRS == 1
+#define PACKS_FLOAT_BLOCKS
 #endif
 
 typedef uint32_t word;
@@ -113,66 +113,11 @@ INLINE word load_word(const stored *row, int at) {
     return out;
 }
 
-/* acc + a * b, word by word; `a` is one word for all lanes. */
-INLINE vf multiply_add(vf acc, const word *a, const word *b) {
-#if PAIRS == 2
-    return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)*a), (__m512bh)_mm512_loadu_si512(b));
+#ifdef IN_TILES
+#include "attention_in_tiles.h"
 #else
-    float scalar;
-    memcpy(&scalar, a, 4);
-    return vf_fma(vf_set(scalar), vf_load((const float *)b), acc);
+#include "attention_vectors.h"
 #endif
-}
-
-/* c[rows][columns] (+)= a[rows][depth] * b[depth][columns], with `rows` and `vectors` known when compiling. */
-INLINE void product_block(int rows, int vectors, const word *a, int64_t a_stride, const word *b, int64_t b_stride,
-                          float *c, int64_t c_stride, int depth, int accumulate) {
-    vf acc[ROW_BLOCK][COLUMN_BLOCK];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++)
-            acc[i][j] = accumulate ? vf_load(c + i * c_stride + j * VL) : vf_set(0);
-    for (int k = 0; k < depth; k++)
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < vectors; j++)
-                acc[i][j] = multiply_add(acc[i][j], a + i * a_stride + k, b + k * b_stride + j * VL);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++) vf_store(c + i * c_stride + j * VL, acc[i][j]);
-}
-
-INLINE void product_columns(int rows, const word *a, int64_t a_stride, const word *b, int64_t b_stride, float *c,
-                            int64_t c_stride, int depth, int columns, int accumulate) {
-    int j = 0;
-    for (; j + COLUMN_BLOCK * VL <= columns; j += COLUMN_BLOCK * VL)
-        product_block(rows, COLUMN_BLOCK, a, a_stride, b + j, b_stride, c + j, c_stride, depth, accumulate);
-    for (; j < columns; j += VL)
-        product_block(rows, 1, a, a_stride, b + j, b_stride, c + j, c_stride, depth, accumulate);
-}
-
-/* `columns` is a multiple of VL. */
-static void product(const word *a, int64_t a_stride, const word *b, int64_t b_stride, float *c, int64_t c_stride,
-                    int rows, int depth, int columns, int accumulate) {
-    int i = 0;
-    for (; i + ROW_BLOCK <= rows; i += ROW_BLOCK)
-        product_columns(ROW_BLOCK, a + i * a_stride, a_stride, b, b_stride, c + i * c_stride, c_stride, depth, columns,
-                        accumulate);
-    a += i * a_stride;
-    c += i * c_stride;
-#define REST(n) \
-    case n: product_columns(n, a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
-    switch (rows - i) {
-        REST(1) REST(2) REST(3)
-#if ROW_BLOCK > 4
-        REST(4) REST(5)
-#endif
-    }
-#undef REST
-}
 
 /* VL x VL words, of each row of `in` those from element `at` on, become columns: `row[i]` has word i of all rows. */
 INLINE void transposed_words(const stored *const *in, int at, vu row[VL]) {
@@ -194,7 +139,7 @@ INLINE void prefetch_lines(const stored *const *rows, int count, int d) {
     for (int i = 0; i < count; i++) ask_for(rows[i] + d);
 }
 
-#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+#ifdef PACKS_FLOAT_BLOCKS
 /* Puts NaN where it was: what was packed of rows [0, count) lies `row_step` floats from row to row, `step` in a row. */
 static __attribute__((noinline)) void mend_nan(const uint8_t *const *rows, int count, int head_dim, float *packed,
                                                int64_t row_step, int64_t step) {
@@ -204,34 +149,51 @@ static __attribute__((noinline)) void mend_nan(const uint8_t *const *rows, int c
 }
 #endif
 
-/* Keys, transposed: packed[word of the head][key]. Those in `ahead` are wanted soon. */
-static void pack_keys(const stored *const *keys, const stored *const *ahead, int head_dim, word *packed) {
-    int d = 0;
-#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+/* The first `count` keys, a multiple of VL, transposed as `score_rows` reads them. Those in `ahead` are wanted soon. */
+static void pack_keys(const stored *const *keys, const stored *const *ahead, int count, int head_dim, word *packed) {
+    int d = 0, depth = head_dim / PAIRS;
+#ifdef PACKS_FLOAT_BLOCKS
     __m128i largest = _mm_setzero_si128();
     for (; d + VL <= head_dim; d += VL)
-        for (int t = 0; t < TILE; t += VL) {
-            largest = transpose_e4m3(keys + t, d, (float *)packed + d * TILE + t, TILE, largest);
+        for (int t = 0; t < count; t += VL) {
+            largest = transpose_e4m3(keys + t, d, (float *)key_word(packed, depth, d, t), KEY_STRIDE, largest);
             if (d % 64 == 0) prefetch_lines(ahead + t, VL, d);
         }
-    if (any_e4m3_nan(largest)) mend_nan(keys, TILE, head_dim, (float *)packed, 1, TILE);
+    if (any_e4m3_nan(largest)) mend_nan(keys, count, head_dim, (float *)packed, 1, KEY_STRIDE);
 #endif
     for (; d + VL * PAIRS <= head_dim; d += VL * PAIRS)
-        for (int t = 0; t < TILE; t += VL) {
-            transpose_words(keys + t, d, packed + d / PAIRS * TILE + t, TILE);
+        for (int t = 0; t < count; t += VL) {
+            transpose_words(keys + t, d, key_word(packed, depth, d / PAIRS, t), KEY_STRIDE);
             if (d * sizeof(stored) % 64 < VL * PAIRS * sizeof(stored)) prefetch_lines(ahead + t, VL, d);
         }
     for (; d < head_dim; d += PAIRS)
-        for (int t = 0; t < TILE; t++) packed[d / PAIRS * TILE + t] = load_word(keys[t], d);
+        for (int t = 0; t < count; t++) *key_word(packed, depth, d / PAIRS, t) = load_word(keys[t], d);
 }
 
-/* Values: packed[key, or pair of keys][columns]; columns past head_dim are zeros. Those in `ahead` are wanted soon. */
-static void pack_values(const stored *const *values, const stored *const *ahead, int head_dim, int columns,
+#if PAIRS == 2 && VL == 16
+/* Elements of a register. */
+#define WIDTH (VL * PAIRS)
+#define FIRST_HALF(pair) pair, WIDTH + (pair)
+#define EIGHT(f, at) f(at), f(at + 1), f(at + 2), f(at + 3), f(at + 4), f(at + 5), f(at + 6), f(at + 7)
+static const uint16_t first_pairs[WIDTH] = {EIGHT(FIRST_HALF, 0), EIGHT(FIRST_HALF, 8)};
+static const uint16_t last_pairs[WIDTH] = {EIGHT(FIRST_HALF, 16), EIGHT(FIRST_HALF, 24)};
+
+/* Pairs of two rows' elements: those of the first VL columns, and of the VL behind them. */
+INLINE void pair_up(const bf16 *even, const bf16 *odd, vu *low, vu *high) {
+    __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
+    *low = (vu)_mm512_permutex2var_epi16(a, _mm512_loadu_si512(first_pairs), b);
+    *high = (vu)_mm512_permutex2var_epi16(a, _mm512_loadu_si512(last_pairs), b);
+}
+#endif
+
+/* The first `count` values: packed[key, or pair of keys][columns]; columns past head_dim are zeros. Those in `ahead` are
+ * wanted soon. */
+static void pack_values(const stored *const *values, const stored *const *ahead, int count, int head_dim, int columns,
                         word *packed) {
-#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+#ifdef PACKS_FLOAT_BLOCKS
     __m128i largest = _mm_setzero_si128();
 #endif
-    for (int t = 0; t < TILE; t += PAIRS) {
+    for (int t = 0; t < count; t += PAIRS) {
         for (int line = 0; line < head_dim; line += 64 / (int)sizeof(stored)) prefetch_lines(ahead + t, PAIRS, line);
         word *out = packed + (int64_t)(t / PAIRS) * columns;
         int d = 0;
@@ -243,11 +205,14 @@ static void pack_values(const stored *const *values, const stored *const *ahead,
         for (; d < head_dim; d++)
             out[d] = float_to_bf16(stored_to_float(even[d])) | (word)float_to_bf16(stored_to_float(odd[d])) << 16;
 #else
+#if VL == 16
+        for (; d + WIDTH <= head_dim; d += WIDTH) pair_up(even + d, odd + d, (vu *)(out + d), (vu *)(out + d + VL));
+#endif
         for (; d + VL <= head_dim; d += VL) *(vu *)(out + d) = vu_widen(even + d) | vu_widen(odd + d) << 16;
         for (; d < head_dim; d++) out[d] = even[d] | (word)odd[d] << 16;
 #endif
 #else
-#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
+#ifdef PACKS_FLOAT_BLOCKS
         for (; d + 2 * VL <= head_dim; d += 2 * VL) {
             __m128i codes = _mm_loadu_si128((const __m128i *)(values[t] + d));
             largest = largest_e4m3(largest, codes);
@@ -259,18 +224,25 @@ static void pack_values(const stored *const *values, const stored *const *ahead,
 #endif
         for (; d < columns; d++) out[d] = 0;
     }
-#if defined(CACHE_E4M3) && defined(E4M3_BLOCKS)
-    if (any_e4m3_nan(largest)) mend_nan(values, TILE, head_dim, (float *)packed, columns, 1);
+#ifdef PACKS_FLOAT_BLOCKS
+    if (any_e4m3_nan(largest)) mend_nan(values, count, head_dim, (float *)packed, columns, 1);
 #endif
 }
 
 /* Stores the weights of a tile as the left operand of the product with its values. */
 INLINE void store_weights(word *out, int lane, vf weights) {
 #if PAIRS == 2
-    *(__m256i *)((bf16 *)out + lane) = (__m256i)_mm512_cvtneps_pbh((__m512)weights);
+    vf_store_bf16((bf16 *)out + lane, weights);
 #else
     vf_store((float *)out + lane, weights);
 #endif
+}
+
+/* Values of a result, times a factor. */
+INLINE void store_result(element *out, const float *values, int n, float factor) {
+    int d = 0;
+    for (; d + VL <= n; d += VL) store_elements(out + d, vf_load(values + d) * factor);
+    for (; d < n; d++) out[d] = float_to_element(values[d] * factor);
 }
 
 /* Running state of one row: the largest score, the sum of weights lane by lane, and the weighted values. */
@@ -288,28 +260,43 @@ INLINE vf soft_capped(vf score, float cap) {
     return cap * (1.0f - 2.0f / (vf_exp(2.0f * x) + 1.0f));
 }
 
-/* Turns the scores of one row into weights and brings its state up to date. Keys outside [first, last) are unseen.
- * `key_scales`, `value_scales`: a factor on each key's score, and one on each value's weight; NULL for none. */
-INLINE void softmax_row(float *scores, word *weights, State state, int row, int columns, int first, int last,
-                        float scale, float soft_cap, const float *key_scales, const float *value_scales) {
-    if (first >= last) {
-        memset(weights, 0, TILE / PAIRS * 4);
-        return;
-    }
-    vf iota = vf_iota(), score[TILE / VL], largest = vf_set(-INFINITY);
-#pragma GCC unroll 16
-    for (int j = 0; j < TILE / VL; j++) {
-        vf x = vf_load(scores + j * VL) * scale;
-        if (key_scales) x = x * vf_load(key_scales + j * VL);
+/* Scales the scores of one row; keys outside [first, last) are unseen. The largest of each lane. `key_scales`: a factor on
+ * each key's score; NULL for none. */
+INLINE vf scale_scores(float *scores, int first, int last, float scale, float soft_cap, const float *key_scales) {
+    vf iota = vf_iota(), largest = vf_set(-INFINITY);
+    for (int j = first / VL * VL; j < last; j += VL) {
+        vf x = vf_load(scores + j) * scale;
+        if (key_scales) x = x * vf_load(key_scales + j);
         if (soft_cap > 0) x = soft_capped(x, soft_cap);
-        if (first > 0 || last < TILE) {
-            vf key = iota + (float)(j * VL);
+        if (first > j || last < j + VL) {
+            vf key = iota + (float)j;
             x = vf_select((key >= (float)first) & (key < (float)last), x, vf_set(-INFINITY));
         }
-        score[j] = x;
+        vf_store(scores + j, x);
         largest = vf_max(largest, x);
     }
-    float before = state.largest[row], after = vf_hmax(largest);
+    return largest;
+}
+
+/* Turns the scaled scores of one row, of which `largest` is the largest so far, into weights, and adds these up.
+ * `value_scales`: a factor on each value's weight; NULL for none. */
+INLINE vf weigh_scores(const float *scores, word *weights, int first, int last, float largest, vf sum,
+                       const float *value_scales) {
+    for (int j = first / VL * VL; j < last; j += VL) {
+        vf weight = vf_exp(vf_load(scores + j) - largest);
+        sum += weight;
+        if (value_scales) weight = weight * vf_load(value_scales + j);
+        store_weights(weights, j, weight);
+    }
+    return sum;
+}
+
+/* Turns the scores of one row into weights and brings its state up to date. Keys outside [first, last) are unseen. */
+INLINE void softmax_row(float *scores, word *weights, State state, int row, int columns, int first, int last,
+                        float scale, float soft_cap, const float *key_scales, const float *value_scales) {
+    memset(weights, 0, TILE / PAIRS * 4);
+    if (first >= last) return;
+    float before = state.largest[row], after = vf_hmax(scale_scores(scores, first, last, scale, soft_cap, key_scales));
     if (!(after > before)) after = before;
     vf sum = vf_load(state.sums + row * VL);
     if (after > before) {
@@ -319,12 +306,5 @@ INLINE void softmax_row(float *scores, word *weights, State state, int row, int 
         sum = sum * factor;
         state.largest[row] = after;
     }
-#pragma GCC unroll 16
-    for (int j = 0; j < TILE / VL; j++) {
-        vf weight = vf_exp(score[j] - after);
-        sum += weight;
-        if (value_scales) weight = weight * vf_load(value_scales + j * VL);
-        store_weights(weights, j * VL, weight);
-    }
-    vf_store(state.sums + row * VL, sum);
+    vf_store(state.sums + row * VL, weigh_scores(scores, weights, first, last, after, sum, value_scales));
 }

@@ -55,9 +55,7 @@ static void store_rows(const Encoder *e, const Queries *task, int64_t head, int 
         const float *found = w->found + (int64_t)i * columns;
         element *out = e->out + ((task->first + i) * e->num_heads + head) * n;
         float factor = 1.0f / vf_hsum(vf_load(w->sums + i * VL));
-        int d = 0;
-        for (; d + VL <= n; d += VL) store_elements(out + d, vf_load(found + d) * factor);
-        for (; d < n; d++) out[d] = float_to_element(found[d] * factor);
+        store_result(out, found, n, factor);
     }
 }
 
@@ -72,19 +70,18 @@ static void attend(const Encoder *e, const Queries *task, int64_t head, Workspac
     memset(w->found, 0, (size_t)num_rows * columns * 4);
     int64_t end = low(last + e->behind, length);
     for (int64_t at = high(first - e->before, 0); at < end; at += TILE) {
-        int count = (int)low(TILE, length - at), in_vectors = (count + VL - 1) / VL * VL;
+        int count = (int)low(TILE, length - at), width = (count + VL - 1) / VL * VL;
         tile_rows(e->k + head * n, e->k_stride, task->start + at, count, rows);
-        pack_keys(rows, rows, n, w->keys);
-        product(w->queries, n / PAIRS, w->keys, TILE, w->scores, TILE, num_rows, n / PAIRS, in_vectors, 0);
+        pack_keys(rows, rows, width, n, w->keys);
+        score_rows(w->queries, w->keys, w->scores, num_rows, n / PAIRS, width);
         for (int i = 0; i < num_rows; i++) {
             int64_t from = high(0, first + i - e->before - at), to = low(count, first + i + e->behind + 1 - at);
             softmax_row(w->scores + i * TILE, w->weights + i * (TILE / PAIRS), state, i, columns, (int)from, (int)to,
                         e->scale, 0, NULL, NULL);
         }
         tile_rows(e->v + head * n, e->v_stride, task->start + at, count, rows);
-        pack_values(rows, rows, n, columns, w->values);
-        product(w->weights, TILE / PAIRS, w->values, columns, w->found, columns, num_rows, (count + PAIRS - 1) / PAIRS,
-                columns, 1);
+        pack_values(rows, rows, width, n, columns, w->values);
+        add_values(w->weights, w->values, w->found, num_rows, width, columns);
     }
     store_rows(e, task, head, columns, w);
 }
@@ -101,5 +98,6 @@ void encoder_attention(const void *q, const void *k, const void *v, void *out, i
 #pragma omp for collapse(2) schedule(dynamic, 4)
         for (int64_t i = 0; i < num_tasks; i++)
             for (int64_t head = 0; head < num_heads; head++) attend(&e, tasks + i, head, w);
+        end_products();
     }
 }

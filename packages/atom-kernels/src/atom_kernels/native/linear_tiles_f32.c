@@ -58,18 +58,20 @@ static void store(const head_t *h, const float *sums, int64_t m, int64_t rows, i
 static void panel(const head_t *h, const bf16 *packed, int64_t from, int64_t to, int64_t asking, int64_t ahead,
                   int *shaped) {
     float sums[PAIR * PAIR] __attribute__((aligned(64))) = {0};
-    const int64_t k = h->k_size, stride = k * TILE_ROWS, steps = k / DEPTH;
+    const int64_t k = h->k_size, row = k * sizeof(bf16), steps = k / DEPTH, sums_row = PAIR * sizeof(float);
     for (int64_t m = 0; m < h->m_size; m += PAIR)
         for (int64_t n = from; n < to; n += PAIR) {
             const int64_t rows = least(h->m_size - m, PAIR), outputs = least(to - n, PAIR);
-            const bf16 *weight = h->weight + n * k, *asked = m == asking ? weight + ahead : 0, *right = packed + m * k;
+            const bf16 *weight = h->weight + n * k;
+            const right_t right = {(const char *)(packed + m * k), TILE_BYTES, TILE_ROWS * TILE_BYTES, TILE_ROWS * row,
+                                   m == asking ? (const char *)(weight + ahead) : NULL};
             shape(shaped, (int)outputs);
             if (outputs <= TILE_ROWS)
-                multiply(0, 1, weight, k, right, stride, steps, 1, asked, sums);
+                multiply(0, 1, weight, row, right, steps, 1, sums, sums_row);
             else if (rows <= TILE_ROWS)
-                multiply(1, 0, weight, k, right, stride, steps, 1, asked, sums);
+                multiply(1, 0, weight, row, right, steps, 1, sums, sums_row);
             else
-                multiply(1, 1, weight, k, right, stride, steps, 1, asked, sums);
+                multiply(1, 1, weight, row, right, steps, 1, sums, sums_row);
             store(h, sums, m, rows, n, outputs);
         }
 }

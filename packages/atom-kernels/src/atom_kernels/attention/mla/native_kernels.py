@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom_kernels.attention import native_backend as paged
-from atom_kernels.attention.native_backend import SIGNATURE, Launch, NativeLayer, library_of
+from atom_kernels.attention import native_functions as paged
+from atom_kernels.attention.native_backend import Launch, NativeLayer
 from atom_kernels.native import load_native, native_unavailable
 
 if TYPE_CHECKING:
@@ -66,9 +66,11 @@ class MlaKernels:
         self._read_latents = getattr(library, f"read_latents_{suffix}")
         self.cache_dtype = getattr(torch, problem.kv_cache_dtype)
         self._is_narrow = self.cache_dtype is not self.dtype
+        absorbed, expanded = (problem.latent_dim, problem.kv_lora_rank), (problem.query_dim, problem.v_head_dim)
         self._attention = {
-            getattr(torch, keys): load_native(library_of(problem.dtype, keys), SIGNATURE).attention
+            (getattr(torch, keys), *channels): paged.attention_function(problem.dtype, keys, *channels)
             for keys in (problem.dtype, problem.kv_cache_dtype)
+            for channels in (absorbed, expanded)
         }
 
     def prologue(self, prologue: MlaPrologue | None) -> Prologue:
@@ -198,7 +200,7 @@ class MlaKernels:
         token_scales: torch.Tensor | None = None,
     ) -> None:
         """The attention kernel on queries, keys and values as they are; these may be latents, with their scales."""
-        attention = self._attention[keys.dtype]
+        attention = self._attention[keys.dtype, layer.head_dim, layer.value_dim]
         attention(
             ctypes.addressof(layer),
             launch.address,
