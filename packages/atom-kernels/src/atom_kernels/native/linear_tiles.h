@@ -5,7 +5,7 @@
 #include "tile_products.h"
 
 /* Inputs that are multiplied before those behind them, and rows whose sums wait meanwhile. */
-#define CHUNK 1024
+#define CHUNK 384
 #define BLOCK_ROWS 256
 /* Below this many products a second thread costs more than it gives. */
 #define PARALLEL_ELEMENTS 65536
