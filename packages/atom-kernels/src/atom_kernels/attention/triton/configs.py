@@ -59,8 +59,9 @@ def decode_config(problem: AttentionProblem) -> DecodeConfig:
     if triton_interpret():
         return DecodeConfig(block_n=32, programs=1, num_warps=4, num_stages=2)
     tile = _TILE_BYTES // (power_of_two(problem.head_dim) * DTYPE_BYTES[problem.kv_cache_dtype])
-    wide = problem.dtype == "float32"
-    config = DecodeConfig(min(max(tile, 16), 128), programs=2, num_warps=4, num_stages=2 if wide else 3)
+    # Triton 3.6 adds up products of float32 over 128 keys wrongly where a group has 17 to 31 heads.
+    most, stages = (64, 2) if problem.dtype == "float32" else (128, 3)
+    config = DecodeConfig(min(max(tile, 16), most), programs=2, num_warps=4, num_stages=stages)
     config = replace(config, **_tuned("paged_attention", tuning_key(problem), "decode"))
     return fitting(config, "block_n", lambda config: config.block_n * (_token_bytes(problem) + _BLOCK_ID_BYTES))
 
