@@ -85,6 +85,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "limit_images_per_prompt": 16,
         "max_image_bytes": 20971520,
         "max_image_pixels": 64000000,
+        "image_processor": "atom",
         "limit_videos_per_prompt": 4,
         "max_video_bytes": 67108864,
         "media_fetch_timeout": 10.0,

@@ -35,9 +35,9 @@ def attention_function(dtype: str, kv_cache_dtype: str, *channels: int) -> Calla
     """``attention`` of attention.h.
 
     Args:
-        dtype: of queries and results, by torch name.
-        kv_cache_dtype: of the cache, likewise.
-        channels: of a head's queries and keys, and of its values.
+        dtype: what queries and results are, by torch name.
+        kv_cache_dtype: what the cache holds, likewise.
+        channels: how many a head of queries and keys has, and one of values, where that differs.
     """
     library = _LIBRARIES[dtype, kv_cache_dtype]
     if runs_in_tiles(dtype, channels):

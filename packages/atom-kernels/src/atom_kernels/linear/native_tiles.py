@@ -48,9 +48,10 @@ def with_tiles(library: str, functions: Any) -> Any:
 
 def of_blocks(of_outputs: torch.Tensor) -> torch.Tensor:
     """``[N, ...]`` as ``[N / 16, 16, ...]``, with zeros for the outputs that fill up pairs of blocks."""
-    blocks = of_outputs.new_zeros(len(of_outputs) + -len(of_outputs) % _OUTPUTS, *of_outputs.shape[1:])
-    blocks[: len(of_outputs)] = of_outputs
-    return blocks.unflatten(0, (-1, _OUTPUTS_OF_TILE))
+    missing = -len(of_outputs) % _OUTPUTS
+    if missing:
+        of_outputs = torch.cat((of_outputs, of_outputs.new_zeros(missing, *of_outputs.shape[1:])))
+    return of_outputs.unflatten(0, (-1, _OUTPUTS_OF_TILE))
 
 
 def by_tiles(weight: torch.Tensor) -> torch.Tensor:
