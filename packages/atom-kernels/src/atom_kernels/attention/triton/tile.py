@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton.words import are_words, columns_of, parts_of_words
+from atom_kernels.attention.triton.words import are_words, columns_of, parts_of_words, rounded_product
 
 # The highest score of rows that have seen no key yet: below any other, and finite, so that differences are.
 NOTHING = tl.constexpr(-1.0e30)
@@ -189,6 +189,11 @@ def attend_tile(
             value_factors = tl.load(value_scale_ptr + scale_at, mask=present, other=0.0)
         scores *= key_factors[None, :]
     scale_of_scores = scale[:, None] if in_words else scale
+    if in_words and not SOFT_CAP:
+        # Queries may be of any size here, and one instruction for this and the difference below would leave what is lost in
+        # rounding a large product, in place of zero.
+        scores = rounded_product(scores, scale_of_scores, UPCAST)
+        scale, scale_of_scores = 1.0, 1.0
     if SOFT_CAP:
         # tanh by exp2, which has an instruction of its own.
         scores = cap * (2.0 / (1.0 + tl.exp2(-2.0 * LOG2_E * scale_of_scores * scores)) - 1.0)

@@ -53,6 +53,17 @@ def _number_of(byte):
 
 
 @triton.jit
+def rounded_product(x, factor, UPCAST: tl.constexpr):
+    """Their product in float32, which no sum that follows takes in unrounded."""
+    if UPCAST:
+        return x * factor
+    else:
+        return tl.inline_asm_elementwise(
+            "mul.rn.f32 $0, $1, $2;", "=f,f,f", [x, factor], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
 def in_halves(q, UPCAST: tl.constexpr):
     """Both parts of queries as float16, and the power of two ``[M]`` that each row was divided by.
 
