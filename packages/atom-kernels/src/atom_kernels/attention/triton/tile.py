@@ -190,8 +190,8 @@ def attend_tile(
         scores *= key_factors[None, :]
     scale_of_scores = scale[:, None] if in_words else scale
     if in_words and not SOFT_CAP:
-        # Queries may be of any size here, and one instruction for this and the difference below would leave what is lost in
-        # rounding a large product, in place of zero.
+        # Queries may be of any size here. One instruction for this and the difference below would leave what is lost
+        # in rounding a large product, in place of zero.
         scores = rounded_product(scores, scale_of_scores, UPCAST)
         scale, scale_of_scores = 1.0, 1.0
     if SOFT_CAP:
