@@ -1,6 +1,6 @@
 /* One attention layer over a paged cache in one call: head norms, rotation, cache write, attention.
  *
- * The keys of a request are cut into segments of SEGMENT positions, each a few tiles. A row's result is its segments,
+ * The keys of a request are cut into segments of SEGMENT positions, each one tile or a few. A row's result is its segments,
  * each computed from nothing, merged in order: whether one thread walks all of them (prompts) or several share them
  * (decodes), the arithmetic is the same.
  */
@@ -230,8 +230,10 @@ static void run_task(const Layer *layer, const Batch *batch, const Tensors *t, c
     gather_queries(&s, q, q_stride, w.queries);
     for (int64_t i = 0; i < s.num_rows; i++) w.total.largest[i] = -INFINITY, w.total.sums[i] = 0;
     memset(w.total.values, 0, (size_t)s.num_rows * s.columns * 4);
-    for (int64_t segment = task->first_segment; segment < task->last_segment; segment++)
-        attend_segment(&s, next ? &after : NULL, t, &w, segment), merge_rows(&s, &w);
+    for (int64_t segment = task->first_segment; segment < task->last_segment; segment++) {
+        attend_segment(&s, next ? &after : NULL, t, &w, segment);
+        merge_rows(&s, &w);
+    }
     for (int64_t i = 0; i < s.num_rows; i++) {
         const float *values = w.total.values + i * s.columns;
         if (task->partial < 0) {

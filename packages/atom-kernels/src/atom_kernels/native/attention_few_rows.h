@@ -33,7 +33,8 @@ static void turn_queries(const word *queries, int rows, int depth, int columns, 
 }
 
 /* found[16 keys][columns] = keys . queries. Those in `ahead` are wanted soon. */
-INLINE void score_keys(const Rows *keys, const stored *const *ahead, int head_dim, const word *turned, int columns, float *found) {
+INLINE void score_keys(const Rows *keys, const stored *const *ahead, int head_dim, const word *turned, int columns,
+                       float *found) {
     ZERO_TILE(FOUND);
     for (int d = 0; d < head_dim; d += DEPTH) {
         LOAD_TILE(KEYS, keys->at + d, keys->stride * sizeof(bf16));

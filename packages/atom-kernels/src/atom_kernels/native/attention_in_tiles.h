@@ -47,6 +47,3 @@ static void end_products(void) {
     RELEASE_TILES();
     shaped = 0;
 }
-
-/* Whether this process may use tiles. */
-int64_t has_tiles(void) { return may_use_tiles(); }

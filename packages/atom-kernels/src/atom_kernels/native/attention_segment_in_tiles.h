@@ -2,6 +2,7 @@
 #pragma once
 #include "attention_few_rows.h"
 
+_Static_assert(TILE == SEGMENT, "a segment is one tile");
 #define LEAD 32 /* keys ahead of those that are read, which are asked for */
 
 /* The keys, or the values, of some heads of a segment, in the order in which they are read. */

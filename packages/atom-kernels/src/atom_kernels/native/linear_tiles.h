@@ -10,9 +10,6 @@
 /* Below this many products a second thread costs more than it gives. */
 #define PARALLEL_ELEMENTS 65536
 
-/* Whether this process may use tiles. */
-int64_t has_tiles(void) { return may_use_tiles(); }
-
 typedef struct {
     const bf16 *x, *bias;
     bf16 *out;

@@ -6,6 +6,9 @@
 #define PAIR 32 /* rows, and outputs, that four tiles of sums have */
 #define DEPTH 32 /* inputs of a tile */
 
+/* Whether this process may use tiles. */
+int64_t has_tiles(void) { return may_use_tiles(); }
+
 /* What right tiles are loaded from; distances in bytes. */
 typedef struct {
     const char *at;
