@@ -8,11 +8,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from atom_kernels.protocols import PeerMemory, SingleRank
-from atom_kernels.reduce.buffers import BufferLayout, peers_over
+from atom_kernels.protocols import PeerMemory, PieceMemory, SingleRank
+from atom_kernels.reduce.buffers import BufferLayout, peers_over, slots_in
 
 # A rank that waits for one that failed would wait for ever.
 _MOST_SECONDS = 60
@@ -34,10 +35,36 @@ def shared_buffers(size: int, max_bytes: int) -> list[torch.Tensor]:
     return [shared_tensor(BufferLayout(size, max_bytes).num_bytes) for _ in range(size)]
 
 
+class CopiedAtOnce:
+    """`Carrier` on a CPU."""
+
+    def __init__(self, theirs: torch.Tensor, their_numbers: torch.Tensor) -> None:
+        self._theirs, self._numbers = theirs, their_numbers
+
+    def carry(self, part: torch.Tensor, slot: int, number: int) -> None:
+        self._theirs[slot, : part.nbytes].view(part.dtype).copy_(part.view(-1))
+        self._numbers[slot] = number
+
+    def settle(self) -> None:
+        pass
+
+
+def two_ranks_over(buffers: list[torch.Tensor], max_bytes: int) -> list[PeerMemory]:
+    """Ranks that exchange pieces, too."""
+    slots = [slots_in(buffer, max_bytes) for buffer in buffers]
+    return [
+        replace(peers_over(buffers, rank, max_bytes), pieces=PieceMemory(*own, CopiedAtOnce(*slots[1 - rank])))
+        for rank, own in enumerate(slots)
+    ]
+
+
 def run_ranks(size: int, max_bytes: int, work: Callable[[SharingRank], None]) -> None:
     """`work(rank)` in a process for each rank; it leaves its results in memory that was shared before."""
     buffers = shared_buffers(size, max_bytes)
-    children = [fork(lambda rank=rank: work(SharingRank(peers_over(buffers, rank, max_bytes)))) for rank in range(size)]
+    peers = [peers_over(buffers, rank, max_bytes) for rank in range(size)]
+    if size == 2:
+        peers = two_ranks_over(buffers, max_bytes)
+    children = [fork(lambda rank=rank: work(SharingRank(rank))) for rank in peers]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert codes == [0] * size, f"exit codes of the ranks: {codes}"
 

@@ -35,11 +35,12 @@ from atom_kernels.mixers.cache_format import ALL_SCALES, NO_SCALES
 from atom_kernels.norm import RMSNormProblem
 from atom_kernels.platform import AITER_ARCHES, Facts, Platform, platform_from_facts, use_platform
 from atom_kernels.protocols import SingleRank
-from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem
+from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem, PieceSum
 from atom_kernels.reduce.buffers import MAX_BYTES, peers_over
 from atom_kernels.registry import all_ops
 from atom_kernels.select import plan_with, select
 from atom_kernels.triton.launch import launches_go_to
+from forked_ranks import SharingRank, shared_buffers, two_ranks_over
 
 _TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
@@ -145,6 +146,12 @@ def _sums_over_ranks(size: int) -> Iterator[Any]:
                 yield partial(plan_with(op, problem, backend).prepare(weights), *inputs)
 
 
+def _long_sums_over_ranks() -> Iterator[Any]:
+    for peers in two_ranks_over(shared_buffers(2, 1 << 20), 1 << 20):
+        pieces = PieceSum(AllReduceProblem(4096, torch.bfloat16, SharingRank(peers)), peers, peers.pieces)
+        yield pieces.send_whole(torch.zeros(300, 4096, dtype=torch.bfloat16)).sum
+
+
 def _adapted_linears() -> Iterator[Any]:
     """Linears that add what adapters give, packed ones and with an activation."""
     for problem, parts in (
@@ -162,6 +169,7 @@ def _adapted_linears() -> Iterator[Any]:
 
 def _triton_runs(platform: Platform) -> Iterator[Any]:
     yield from _sums_over_ranks(8)
+    yield from _long_sums_over_ranks()
     yield from _adapted_linears()
     for op in all_ops().values():
         yield from (case.run for case in bench_cases(op, platform) if case.backend.startswith("triton"))

@@ -21,11 +21,19 @@ from atom_core.worker.ranks.protocol import MeetingRanks
 from atom_core.worker.ranks.torch_ranks import TorchRanks
 from atom_kernels.norm import ADD_RMS_NORM, RMSNormProblem
 from atom_kernels.protocols import PeerMemory, SingleRank
-from atom_kernels.reduce import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, AllReduceNormProblem, AllReduceProblem
+from atom_kernels.reduce import (
+    ALL_REDUCE,
+    ALL_REDUCE_ADD_RMS_NORM,
+    AllReduceNormProblem,
+    AllReduceProblem,
+    piece_sum,
+)
 from atom_kernels.reduce.choice import METHODS
 from atom_kernels.select import plan_with, select
 
 HIDDEN, ROWS, TURNS = 2880, (1, 7, 64), 20
+# Of 16 to 60 MB: beyond what the kernels above sum.
+LONG = (1500, 8192, 3001)
 
 
 class OnOneGpu(SingleRank):
@@ -96,6 +104,28 @@ def check_norms(ranks: Any) -> None:
         check(f"norm of {method}, {rows} rows", torch.allclose(normed, wanted, rtol=1e-2, atol=1e-2))
 
 
+def check_pieces(ranks: Any, turns: int) -> None:
+    """Long sums follow each other over the same slots, alone, with a norm, and two sent before one is added."""
+    problem, norm = AllReduceProblem(HIDDEN, torch.bfloat16, ranks), RMSNormProblem(HIDDEN, torch.bfloat16)
+    pieces = piece_sum(problem)
+    if pieces is None:
+        raise SystemExit("wrong: two GPUs exchange no pieces")
+    weight = torch.linspace(0.5, 2.0, HIDDEN, device="cuda").bfloat16()
+    add_norm = select(ADD_RMS_NORM, norm).prepare({"weight": weight})
+    for turn, rows in itertools.product(range(turns), LONG):
+        check(f"{rows} rows are not sent as pieces", pieces.takes(rows))
+        given, more = (parts(ranks.size, rows, torch.bfloat16, 10 * turn + seed) for seed in (0, 1))
+        # A rank is late, now one and now the other.
+        torch.cuda._sleep(5_000_000 * ((turn + ranks.rank) % 2))
+        first = pieces.send(lambda part: 2 * part, given[ranks.rank] / 2)
+        second = pieces.send_whole(more[ranks.rank])
+        normed, total = second.add_rms_norm(given[0], weight, norm)
+        check(f"{rows} rows in pieces, turn {turn}", torch.equal(first.sum(), in_order(given)))
+        wanted, added = add_norm(in_order(more), given[0])
+        check(f"residual of {rows} rows in pieces, turn {turn}", torch.equal(total, added))
+        check(f"norm of {rows} rows in pieces, turn {turn}", torch.allclose(normed, wanted, rtol=1e-2, atol=1e-2))
+
+
 def check_graphs(ranks: Any, turns: int) -> None:
     """A graph of several sums is replayed on numbers that change, with sums outside of it in between."""
     problem = AllReduceProblem(HIDDEN, torch.bfloat16, ranks)
@@ -133,6 +163,8 @@ def main() -> None:
     with torch.inference_mode():
         check_sums(ranks, turns)
         check_norms(ranks)
+        if size == num_gpus == 2:
+            check_pieces(ranks, turns)
         check_graphs(ranks, turns)
     torch.cuda.synchronize()
     meeting.smallest(0)  # nobody ends while another reads its memory

@@ -107,8 +107,9 @@ def test_the_library_sums_before_a_norm():
 def test_parts_of_a_buffer_do_not_overlap_and_are_aligned():
     for size in (1, 2, 4, 8):
         layout = BufferLayout(size, 1 << 20)
-        ends = [0, layout.packets, layout.parts, layout.sums, layout.num_bytes]
+        ends = [0, layout.packets, layout.parts, layout.sums, layout.slots, layout.numbers, layout.num_bytes]
         assert ends == sorted(ends)
         assert not any(end % 16 for end in ends)
-        assert layout.sums - layout.parts == 2 * layout.max_bytes
+        assert layout.sums - layout.parts == layout.slots - layout.sums == 2 * layout.max_bytes
+        assert layout.numbers - layout.slots == (32 * layout.max_bytes if size == 2 else 0)
         assert layout.parts - layout.packets == 2 * size * layout.max_words * 8

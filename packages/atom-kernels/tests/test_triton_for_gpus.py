@@ -41,7 +41,8 @@ def test_every_kernel_compiles_for_the_gpu_and_fits_its_local_memory(arch: str):
     names = ("decode_kernel", "prefill_kernel", "experts_kernel", "skinny_linear_kernel", "search_kernel")
     names += ("short_conv_kernel", "gated_delta_kernel", "factor_chunks_kernel", "factor_channels_kernel")
     names += ("accept_kernel", "encoder_kernel", "encoder_prologue_kernel", "embedding_kernel")
-    names += ("sum_packets_kernel", "sum_at_once_kernel", "sum_in_two_kernel", "shrink_kernel", "expand_kernel")
+    names += ("sum_packets_kernel", "sum_at_once_kernel", "sum_in_two_kernel", "add_pieces_kernel")
+    names += ("shrink_kernel", "expand_kernel")
     for kernel in (*names, "index_scores_kernel", "choose_kernel", "chosen_slots_kernel"):
         assert kernel in launched
     for kernel in ("hopper_prefill_kernel", "hopper_scan_kernel"):

@@ -19,8 +19,10 @@ from atom_models.layers import (
     Residual,
     RMSNorm,
     RowParallelLinear,
+    Sent,
     Unreduced,
     linear_weights,
+    summed,
 )
 from atom_models.layers.loadable import expected_weights
 from atom_models.quantization import LINEARS, HeldFormat, LayerQuantization
@@ -65,20 +67,38 @@ class Block:
 
 @pytest.mark.skipif(not triton_interpret(), reason="its ranks are processes of this machine")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_block_that_ranks_share_sums_adds_and_norms_by_one_kernel():
-    x, residual = torch.randn(2, 3, HIDDEN)
+@pytest.mark.parametrize(("num_rows", "term"), [(3, Unreduced), (400, Sent)])
+def test_a_block_that_ranks_share_sums_adds_and_norms_by_one_kernel(num_rows, term):
+    x, residual = torch.randn(2, num_rows, HIDDEN)
     expected = torch.stack(Block(fused=False).run(x, residual))
     results, reduced = shared_tensor(2 * expected.nbytes).view(torch.float32).view(2, *expected.shape), shared_tensor(2)
 
     def work(rank):
         block = Block(fused=True, ranks=rank)
         results[rank.rank] = torch.stack(block.run(x, residual))
-        reduced[rank.rank] = isinstance(block.down(block.act(block.gate_up(x))), Unreduced)
+        reduced[rank.rank] = isinstance(block.down(block.act(block.gate_up(x))), term)
 
-    run_ranks(2, 1 << 16, work)
+    run_ranks(2, 1 << 14, work)
     assert reduced.tolist() == [1, 1]
     assert torch.equal(results[0], results[1])
     torch.testing.assert_close(results[0], expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(not triton_interpret(), reason="its ranks are processes of this machine")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize(("adapted", "expected"), [(False, [256, 144]), (True, [400])])
+def test_long_rows_are_multiplied_in_pieces_unless_adapters_tell_rows_by_their_place(adapted, expected):
+    multiplied = shared_tensor(2 * 8 * len(expected)).view(torch.int64).view(2, -1)
+
+    def work(rank):
+        down, counts = Block(fused=True, ranks=rank).down, []
+        product, down.adapted = down._apply, object() if adapted else None
+        down._apply = lambda x: counts.append(len(x)) or product(x)
+        summed(down(torch.randn(400, INTERMEDIATE // 2)))
+        multiplied[rank.rank] = torch.tensor(counts)
+
+    run_ranks(2, 1 << 14, work)
+    assert multiplied.tolist() == [expected] * 2
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 37])

@@ -11,6 +11,37 @@ if TYPE_CHECKING:
     import torch
 
 
+class Carrier(Protocol):
+    """Copies pieces to another rank, in order and beside the kernels."""
+
+    def carry(self, part: torch.Tensor, slot: int, number: int) -> None:
+        """Copies a contiguous part, once kernels so far have written it, and its number behind it."""
+        ...
+
+    def settle(self) -> None:
+        """Lets kernels from now on wait until all parts are copied, whose memory may then be used anew."""
+        ...
+
+
+@dataclass(eq=False)
+class PieceMemory:
+    """Slots in which two ranks leave pieces of long tensors for each other.
+
+    Attributes:
+        arrived: uint8 ``[slots, bytes]`` of this rank, which the other one writes.
+        numbers: int32 ``[slots]`` of this rank, zeros at first: the number of the piece that has arrived in each slot.
+        carrier: copies to the slots and numbers of the other rank.
+        num_sent: pieces so far.
+        open: what was sent last, until this rank has added what came for it; its `close` does so.
+    """
+
+    arrived: torch.Tensor
+    numbers: torch.Tensor
+    carrier: Carrier
+    num_sent: int = 0
+    open: Any = None
+
+
 @dataclass(frozen=True, eq=False)
 class PeerMemory:
     """Buffers of all ranks, each of which every rank reads and writes directly.
@@ -23,6 +54,7 @@ class PeerMemory:
         calls: int32 ``[2]`` on the device, zeros at first: calls so far, and the programs of this call that read that.
         max_bytes: the size of the largest tensor that ranks may sum in them.
         owners: what keeps the memory.
+        pieces: where two ranks exchange what is larger; None where they do not.
     """
 
     rank: int
@@ -31,6 +63,7 @@ class PeerMemory:
     calls: torch.Tensor
     max_bytes: int
     owners: tuple[Any, ...] = ()
+    pieces: PieceMemory | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from atom_kernels.reduce.contract import AllReduceNormProblem, AllReduceProblem, all_reduce, all_reduce_add_rms_norm
 from atom_kernels.reduce.ops import ALL_REDUCE, ALL_REDUCE_ADD_RMS_NORM, OPS
+from atom_kernels.reduce.pieces import PieceSum, SentPieces, piece_sum
 from atom_kernels.reduce.rounded import ALL_REDUCE_ROUNDED_ADD_RMS_NORM, RoundedAllReduceNormProblem
 
 __all__ = [
@@ -11,7 +12,10 @@ __all__ = [
     "OPS",
     "AllReduceNormProblem",
     "AllReduceProblem",
+    "PieceSum",
     "RoundedAllReduceNormProblem",
+    "SentPieces",
     "all_reduce",
     "all_reduce_add_rms_norm",
+    "piece_sum",
 ]

@@ -7,6 +7,7 @@ heard from all the others in the call before, so nobody still reads what was use
 - Packets, int64 ``[2, ranks, words]``: 32 bits that the rank sent, with the number of the call above them.
 - Parts, ``[2, max_bytes]``: what the rank itself has to sum.
 - Sums, ``[2, max_bytes]``: what others have summed for it.
+- Between two ranks, slots ``[8, 4 max_bytes]`` and numbers, int32 ``[8]``: see `PieceMemory`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ GROUP_SIZES = (2, 4, 8)
 # The largest tensor that packets carry, and the largest that any kernel of ours sums.
 PACKETS_BYTES = 512 << 10
 MAX_BYTES = 8 << 20
+# A row that is normed lies in the registers of one program.
+MAX_NORMED = 16384
+# Slots for pieces: twice as many as a sum has pieces, since a rank may still read those of the sum before.
+NUM_SLOTS = 8
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,21 @@ class BufferLayout:
         return self.parts + 2 * self.max_bytes
 
     @property
-    def num_bytes(self) -> int:
+    def slots(self) -> int:
         return self.sums + 2 * self.max_bytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """The size of the largest piece; more than two ranks exchange none."""
+        return 4 * self.max_bytes if self.size == 2 else 0
+
+    @property
+    def numbers(self) -> int:
+        return self.slots + NUM_SLOTS * self.slot_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return self.numbers + NUM_SLOTS * 4
 
 
 def layout_of(peers: PeerMemory) -> BufferLayout:
@@ -66,3 +84,10 @@ def peers_over(buffers: list[torch.Tensor], rank: int, max_bytes: int) -> PeerMe
     addresses = torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.int64, device=device)
     calls = torch.zeros(2, dtype=torch.int32, device=device)
     return PeerMemory(rank, len(buffers), addresses, calls, max_bytes, tuple(buffers))
+
+
+def slots_in(buffer: torch.Tensor, max_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Slots, uint8, and numbers, int32, in the buffer of one of two ranks, which is uint8."""
+    layout = BufferLayout(2, max_bytes)
+    slots = buffer[layout.slots : layout.numbers].view(NUM_SLOTS, layout.slot_bytes)
+    return slots, buffer[layout.numbers : layout.num_bytes].view(torch.int32)

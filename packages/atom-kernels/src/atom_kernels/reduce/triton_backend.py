@@ -12,14 +12,12 @@ from atom_kernels.dtypes import FLOATS, unplanned, why_not_dtype
 from atom_kernels.operator import Backend
 from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.protocols import NoPeers, PeerMemory
-from atom_kernels.reduce.buffers import GROUP_SIZES, MAX_PROGRAMS, PACKETS_BYTES, layout_of
+from atom_kernels.reduce.buffers import GROUP_SIZES, MAX_NORMED, MAX_PROGRAMS, PACKETS_BYTES, layout_of
 from atom_kernels.reduce.choice import METHODS, limits
 from atom_kernels.reduce.contract import AllReduceNormProblem, AllReduceProblem
 from atom_kernels.triton.launch import launch
 
 Problem = AllReduceProblem | AllReduceNormProblem
-# A row that is normed lies in the registers of one program.
-_MAX_NORMED = 16384
 # Bytes of a tile that is no row: at least, so that a program is worth its flags, and at most, for its registers.
 _TILE_BYTES = {"packets": (1024, 8192), "one shot": (2048, 16384), "two shots": (1024, 8192)}
 
@@ -44,8 +42,8 @@ def _supports(method: str, problem: Problem, platform: Any) -> str | None:
         return reason
     if method == "packets" and row_bytes % 4:
         return f"sends words of 4 bytes, and a row has {row_bytes}"
-    if isinstance(problem, AllReduceNormProblem) and problem.hidden_size > _MAX_NORMED:
-        return f"holds a row of up to {_MAX_NORMED} elements in registers, not {problem.hidden_size}"
+    if isinstance(problem, AllReduceNormProblem) and problem.hidden_size > MAX_NORMED:
+        return f"holds a row of up to {MAX_NORMED} elements in registers, not {problem.hidden_size}"
     return None if _max_rows(method, problem, platform) else f"not the quickest of any size for {peers.size} ranks"
 
 

@@ -139,7 +139,7 @@ def _sum_of_parts(addresses_ptr, place, inside, RANKS: tl.constexpr, PARTS: tl.c
 
 
 @triton.jit
-def _finish(
+def finish_tile(
     summed, at, columns, inside, residual_ptr, weight_ptr, out_ptr, total_ptr, eps, offset,
     NORM: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -180,7 +180,7 @@ def sum_at_once_kernel(
         at = tile * SIZE + columns
         inside = (columns < SIZE) & (at < num_elements)
         summed = _sum_of_parts(addresses_ptr, half + at, inside, RANKS, PARTS, x_ptr, BLOCK)
-        _finish(
+        finish_tile(
             summed, at, columns, inside, residual_ptr, weight_ptr, out_ptr, total_ptr, eps, offset, NORM, SIZE
         )  # fmt: skip
 
@@ -221,6 +221,6 @@ def sum_in_two_kernel(
             at = (group * RANKS + number) * SIZE + columns
             inside = (columns < SIZE) & (at < num_elements)
             summed = tl.load(sums + at, mask=inside, other=0.0, volatile=True)
-            _finish(
+            finish_tile(
                 summed, at, columns, inside, residual_ptr, weight_ptr, out_ptr, total_ptr, eps, offset, NORM, SIZE
             )  # fmt: skip

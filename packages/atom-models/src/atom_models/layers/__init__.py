@@ -26,7 +26,7 @@ from atom_models.layers.mixture.moe_config import MoEConfig, RoutingConfig, Shar
 from atom_models.layers.norms.gated_norm import GatedRMSNorm
 from atom_models.layers.norms.layer_norm import LayerNorm
 from atom_models.layers.norms.norm import RMSNorm
-from atom_models.layers.norms.residual import Normed, Residual, Term, Unreduced, Unsummed, summed
+from atom_models.layers.norms.residual import Normed, Residual, Sent, Term, Unreduced, Unsummed, summed
 from atom_models.layers.norms.wide_norm import WideRMSNorm
 from atom_models.layers.shard import Shard
 from atom_models.layers.ungated_mlp import UngatedMLP
@@ -61,6 +61,7 @@ __all__ = [
     "Rotary",
     "RoutingConfig",
     "RowParallelLinear",
+    "Sent",
     "Shard",
     "SharedExpertsConfig",
     "SigmoidGate",

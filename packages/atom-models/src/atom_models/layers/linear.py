@@ -290,5 +290,7 @@ class RowParallelLinear(Linear):
 
     def forward(self, x: torch.Tensor) -> Term:
         if self._ranks.size > 1:
-            return self._sum(self._apply(x))
+            # Rows that came rounded, and those of a step's adapters, belong together.
+            is_apart = isinstance(x, torch.Tensor) and self.adapted is None
+            return self._sum.of(self._apply, x) if is_apart else self._sum(self._apply(x))
         return Unsummed(self._apply, x) if x.shape[0] <= self.max_fused_rows else self._apply(x)

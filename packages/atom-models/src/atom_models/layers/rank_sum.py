@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom_kernels.reduce import ALL_REDUCE, AllReduceProblem
+from atom_kernels.reduce import ALL_REDUCE, AllReduceProblem, piece_sum
 from atom_kernels.select import select
-from atom_models.layers.norms.residual import Unreduced
+from atom_models.layers.norms.residual import Sent, Unreduced
 
 if TYPE_CHECKING:
     from atom_models.build_context import BuildContext
 
 
 class RankSum:
-    """``rank_sum(x [T, D]) -> x`` summed over ranks; where a kernel of ours does it, the result is `Unreduced`.
+    """``rank_sum(x [T, D]) -> x`` summed over ranks; where a kernel of ours does it, it is `Unreduced` or `Sent`.
 
     x may be overwritten.
     """
 
     def __init__(self, hidden_size: int, context: BuildContext) -> None:
         self._ranks = context.collectives
-        plan = select(ALL_REDUCE, AllReduceProblem(hidden_size, context.dtype, self._ranks), context.platform)
+        problem = AllReduceProblem(hidden_size, context.dtype, self._ranks)
+        plan = select(ALL_REDUCE, problem, context.platform)
         self._kernel = plan.prepare() if self._ranks.size > 1 and plan.has_kernel else None
+        self._pieces = piece_sum(problem)
+
+    def of(self, product: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
+        """The sum of ``product(x)``; rows of a long x are sent while it multiplies the next ones.
+
+        Args:
+            product: gives each row of x a row of the result, whichever rows are beside it.
+        """
+        if self._pieces is not None and self._pieces.takes(x.shape[0]):
+            return Sent(self._pieces.send(product, x))
+        return self(product(x))
 
     def __call__(self, x: torch.Tensor) -> Any:
+        if self._pieces is not None and self._pieces.takes(x.shape[0]):
+            return Sent(self._pieces.send_whole(x))
         if self._kernel is not None:
             return Unreduced(self._kernel, x.contiguous())
         return self._ranks.all_reduce(x) if self._ranks.size > 1 else x

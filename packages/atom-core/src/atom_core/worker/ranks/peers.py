@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from atom_core.worker.ranks.copy_engine import CopyEngine
 from atom_core.worker.ranks.protocol import MeetingRanks
 from atom_kernels.aiter import all_reduce as aiter_all_reduce
 from atom_kernels.platform import Platform, detect_platform
-from atom_kernels.protocols import NoPeers, PeerMemory, Peers
-from atom_kernels.reduce.buffers import GROUP_SIZES, MAX_BYTES, BufferLayout
+from atom_kernels.protocols import NoPeers, PeerMemory, Peers, PieceMemory
+from atom_kernels.reduce.buffers import GROUP_SIZES, MAX_BYTES, BufferLayout, slots_in
 from atom_kernels.settings import peer_sums_disabled
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def share_memory(ranks: MeetingRanks) -> Peers:
 def _met(meet: Callable[[MeetingRanks], Peers], ranks: MeetingRanks) -> Peers:
     try:
         return meet(ranks)
-    except (RuntimeError, TypeError, AttributeError) as error:  # their interfaces are not settled
+    except (RuntimeError, TypeError, AttributeError, OSError) as error:  # their interfaces are not settled
         return _without(f"sharing memory failed: {' '.join(str(error).split())}")
 
 
@@ -78,13 +79,19 @@ def _meet_by_torch(ranks: MeetingRanks) -> PeerMemory:
     # Others of its backends have no addresses for every rank.
     if hasattr(symmetric, "set_backend") and symmetric.get_backend(on) not in (None, "CUDA"):
         symmetric.set_backend("CUDA")
-    buffer = symmetric.empty(BufferLayout(ranks.size, MAX_BYTES).num_bytes, dtype=torch.uint8, device=on)
+    num_bytes = BufferLayout(ranks.size, MAX_BYTES).num_bytes
+    buffer = symmetric.empty(num_bytes, dtype=torch.uint8, device=on)
     handle = symmetric.rendezvous(buffer, ranks.group)
     buffer.zero_()
+    pieces = None
+    # One GPU has other things to do than to wait for pieces from itself.
+    if len({place.device for place in ranks.places}) == 2:
+        theirs = handle.get_buffer(1 - ranks.rank, (num_bytes,), torch.uint8)
+        pieces = PieceMemory(*slots_in(buffer, MAX_BYTES), CopyEngine(*slots_in(theirs, MAX_BYTES)))
     addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=on)
     calls = torch.zeros(2, dtype=torch.int32, device=on)
     torch.cuda.synchronize(on)
-    return PeerMemory(ranks.rank, ranks.size, addresses, calls, MAX_BYTES, (buffer, handle))
+    return PeerMemory(ranks.rank, ranks.size, addresses, calls, MAX_BYTES, (buffer, handle), pieces)
 
 
 def _meet_by_aiter(ranks: MeetingRanks) -> Peers:

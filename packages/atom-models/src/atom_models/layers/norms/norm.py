@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -21,6 +22,7 @@ from atom_kernels.reduce import (
     ALL_REDUCE_ROUNDED_ADD_RMS_NORM,
     AllReduceNormProblem,
     RoundedAllReduceNormProblem,
+    SentPieces,
 )
 from atom_kernels.select import select
 from atom_models.layers.loadable import not_loaded
@@ -107,7 +109,10 @@ class RMSNorm(WeightedLayer):
             rounded_over_ranks = RoundedAllReduceNormProblem(self.rounded, self._context.collectives)
             plan = select(ALL_REDUCE_ROUNDED_ADD_RMS_NORM, rounded_over_ranks, platform)
             reduce_norm = _rounding(plan.prepare(weights)) if plan.has_kernel else reduce_norm
-        self._norms = Norms(alone, add_norm, reduce_norm)
+            self._norms = Norms(alone, add_norm, reduce_norm)
+            return
+        sent_norm = partial(SentPieces.add_rms_norm, weight=weight, norm=self.problem)
+        self._norms = Norms(alone, add_norm, reduce_norm, sent_norm)
 
 
 def _rounded_by_a_kernel(norm: RMSNormProblem, feeds: MayNorm | None, platform: Platform) -> RoundedNormProblem | None:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from atom_kernels.reduce import SentPieces
+
 
 class Unnormed(NamedTuple):
     """Activations that the linear is to norm by itself, and the norm: see `atom_kernels.norm.rms_norm`."""
@@ -77,12 +79,33 @@ class Unreduced:
     def plus(self, residual: torch.Tensor) -> torch.Tensor:
         return self.tensor() + residual
 
-    def normed(self, reduce_norm: Callable[..., Any], add_norm: Callable[..., Any], residual: torch.Tensor) -> Any:
+    def normed(self, norms: Norms, residual: torch.Tensor) -> Any:
         """``(normed, sum)``: by ``reduce_norm(part, residual)``, unless ranks have summed already."""
-        return (reduce_norm if self._is_open else add_norm)(self._part, residual)
+        return (norms.reduce_norm if self._is_open else norms.add_norm)(self._part, residual)
 
 
-Term = torch.Tensor | Unsummed | Unreduced
+class Sent:
+    """What a layer adds to the residual, on its way from the other rank: one kernel awaits it, adds and may norm."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, pieces: SentPieces) -> None:
+        self._pieces = pieces
+
+    def tensor(self) -> torch.Tensor:
+        return self._pieces.sum()
+
+    def plus(self, residual: torch.Tensor) -> torch.Tensor:
+        return self.tensor() + residual
+
+    def normed(self, norms: Norms, residual: torch.Tensor) -> Any:
+        """``(normed, sum)``: by ``sent_norm(pieces, residual)``, unless the ranks' parts have been added already."""
+        if self._pieces.is_open and norms.sent_norm is not None:
+            return norms.sent_norm(self._pieces, residual)
+        return norms.add_norm(self.tensor(), residual)
+
+
+Term = torch.Tensor | Unsummed | Unreduced | Sent
 
 
 class Norms(NamedTuple):
@@ -94,6 +117,7 @@ class Norms(NamedTuple):
     norm: Callable[..., Any]
     add_norm: Callable[..., Any] | None = None
     reduce_norm: Callable[..., Any] | None = None
+    sent_norm: Callable[..., Any] | None = None
 
 
 class Residual:
@@ -123,8 +147,8 @@ class Residual:
     def normed(self, norms: Norms) -> Any:
         """The norm of the sum, in one step with what is still open of it."""
         term = self._term
-        if isinstance(term, Unreduced) and norms.add_norm is not None and norms.reduce_norm is not None:
-            normed, self._total = term.normed(norms.reduce_norm, norms.add_norm, self._total)
+        if isinstance(term, Unreduced | Sent) and norms.add_norm is not None:
+            normed, self._total = term.normed(norms, self._total)
         elif isinstance(term, torch.Tensor) and norms.add_norm is not None:
             normed, self._total = norms.add_norm(term, self._total)
         else:

@@ -1,0 +1,47 @@
+"""The end of a sum whose other part comes in pieces, in Triton: see `pieces`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atom_kernels.reduce.triton_kernels import finish_tile
+from atom_kernels.triton.support import wait_for_inputs
+
+
+@triton.jit(do_not_specialize=["first_number", "piece_rows"])
+def add_pieces_kernel(
+    part0_ptr, part1_ptr, part2_ptr, part3_ptr, slots_ptr, numbers_ptr, first_number, piece_rows,
+    residual_ptr, weight_ptr, out_ptr, total_ptr, eps, offset, SLOTS: tl.constexpr, SLOT_ELEMENTS: tl.constexpr,
+    NORM: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """A row of the sum, once the other rank's piece with it has arrived: the same bits on both ranks.
+
+    Each part is a piece of this rank, of `piece_rows` rows; the last may have less. What arrives of the first piece has
+    `first_number`, and so on.
+    """
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    row = tl.program_id(0)
+    piece = row // piece_rows
+    place = (row - piece * piece_rows) * SIZE + columns
+    part_ptr = part0_ptr
+    if piece == 1:
+        part_ptr = part1_ptr
+    elif piece == 2:
+        part_ptr = part2_ptr
+    elif piece == 3:
+        part_ptr = part3_ptr
+    # Numbers wrap where 31 bits end.
+    number = (first_number + piece) & 0x7FFFFFFF
+    slot = number % SLOTS
+    arrived_ptr = slots_ptr + slot.to(tl.int64) * SLOT_ELEMENTS
+    wait_for_inputs(DEPENDENT)
+    mine = tl.load(part_ptr + place, mask=inside, other=0.0)
+    while tl.atomic_add(numbers_ptr + slot, 0, sem="acquire", scope="sys") != number:
+        pass
+    summed = mine.to(tl.float32) + tl.load(arrived_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    finish_tile(
+        summed.to(mine.dtype), row * SIZE + columns, columns, inside, residual_ptr, weight_ptr, out_ptr, total_ptr,
+        eps, offset, NORM, SIZE,
+    )  # fmt: skip
