@@ -66,7 +66,8 @@ def _driver() -> dict[str, Any]:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    if error := _driver()[name](*arguments):
+    call = _driver()[name]
+    if error := call(*arguments):
         raise RuntimeError(f"{name} of the CUDA driver failed with error {error}")
 
 
