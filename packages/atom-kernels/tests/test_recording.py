@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from atom_kernels.formats import Integers, Offset
 from atom_kernels.linear import LINEAR, LinearProblem
 from atom_kernels.recording import record, recordable
+from atom_kernels.recording.operators import out_variant, quickest
 from atom_kernels.select import select
 
 WIDTH, ROWS = 64, 3
@@ -59,6 +60,17 @@ def test_a_replay_gives_the_bits_of_the_work_over_new_inputs(linear):
         ids.copy_(torch.tensor(new))
         work.replay()
         assert torch.equal(work.outputs, layers(linear, ids, table))
+
+
+@torch.inference_mode()
+def test_operators_are_called_again_by_the_bindings_of_torch_that_take_what_they_take():
+    ids, table = inputs(torch.float32)
+    bound, aten = torch._C._VariableFunctions, torch.ops.aten
+    assert quickest(aten.cos.out, (table,), {"out": table.clone()}) == bound.cos
+    assert quickest(aten.embedding.default, (table, ids), {}) == bound.embedding
+    assert quickest(aten.embedding.out, (table, ids), {"out": table[:3]}) is aten.embedding.out
+    assert quickest(aten.elu.default, (table,), {}) is aten.elu.default  # torch binds it elsewhere
+    assert out_variant(aten.embedding.default) is None  # it copies what another operator gives
 
 
 @torch.inference_mode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from atom_kernels.recording.operators import (
     ReadsOfHost,
     is_composed,
     out_variant,
+    quickest,
     tensors_in,
     why_not_again,
 )
@@ -183,8 +185,9 @@ def _again(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result:
     if (variant := out_variant(operator)) is not None:
         by, names = variant
         given = kwargs | dict(zip(names, [result] if isinstance(result, torch.Tensor) else result, strict=True))
-        return lambda: by(*args, **given)
-    return lambda: _overwrite(tensors_in(result), tensors_in(operator(*args, **kwargs)))
+        return partial(quickest(by, args, given), *args, **given)
+    again = partial(quickest(operator, args, kwargs), *args, **kwargs)
+    return lambda: _overwrite(tensors_in(result), tensors_in(again()))
 
 
 def _address(tensor: torch.Tensor) -> int | None:
