@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,32 @@ def test_a_plan_holds_the_weights_once(model_type: str, beside: set[str], tmp_pa
     loaded, _ = load(make_decoder(model_type, tmp_path))
     held = [name for name, one in loaded.model.named_parameters() if not one.is_meta]
     assert {name.rpartition(".")[0].rpartition(".")[2] for name in held} == beside
+
+
+@pytest.mark.parametrize(
+    ("model_type", "is_alone"), [("qwen3", True), ("gpt_neox", True), ("gemma2", False), ("granite", False)]
+)
+def test_a_head_is_run_alone_where_nothing_is_done_to_its_results(model_type: str, is_alone: bool, tmp_path: Path):
+    loaded, _ = load(make_decoder(model_type, tmp_path))
+    calls: list[int] = []
+    loaded.model.causal.register_forward_hook(lambda *_: calls.append(1))
+    loaded.logits([[5, 6, 7]])
+    assert (calls == []) is is_alone
+
+
+def test_a_head_with_more_results_than_words_is_not_run_alone():
+    class Cut(nn.Module):
+        def __init__(self, vocab_size: int) -> None:
+            super().__init__()
+            self.config: Any = transformers.LlamaConfig(vocab_size=vocab_size)
+            self.head = nn.Linear(4, 32)
+
+        def forward(self, inputs_embeds: torch.Tensor, **_: Any) -> Any:
+            return SimpleNamespace(logits=self.head(inputs_embeds)[..., : self.config.vocab_size])
+
+    for vocab_size in (32, 30):
+        causal = Cut(vocab_size)
+        assert (planned.head_alone(causal, causal.head) is not None) is (vocab_size == 32)
 
 
 def scaled_answer(module: Any, *given: Any, **named: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import nn
 
 from atom_models.fallback.admission import check_config, refuse
 from atom_models.fallback.attention import LAYER, PagedAttention
-from atom_models.fallback.planned import plan_layers
+from atom_models.fallback.planned import head_alone, plan_layers
 from atom_models.fallback.skeleton import build_skeleton, dry_run, fill_buffers
 from atom_models.fallback.tower import TransformersTower, check_pictures, tower_modules
 from atom_models.fallback.weights import weight_groups
@@ -61,9 +61,11 @@ class TransformersForCausalLM(nn.Module):
         self.model = model.base_model
         self.vision_spec = spec
         self.vision = None if spec is None else TransformersTower(self.model, spec, groups, context)
+        head = model.get_output_embeddings()
         # The causal model works logits out of what its decoder gives: in the place of that, our hidden states.
         setattr(model, model.base_model_prefix, _Given())
         self.causal = model
+        self._head = head_alone(model, head) or self._whole_head
         self._check_head()
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -89,7 +91,10 @@ class TransformersForCausalLM(nn.Module):
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """[n, D] of any rows -> float32 [n, vocabulary]."""
-        return self.causal(inputs_embeds=hidden_states[None], use_cache=False).logits[0].float()
+        return self._head(hidden_states).float()
+
+    def _whole_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.causal(inputs_embeds=hidden_states[None], use_cache=False).logits[0]
 
     def _check_head(self) -> None:
         width = self.model.get_input_embeddings().weight.shape[1]

@@ -50,6 +50,24 @@ def plan_layers(model: nn.Module, platform: Platform) -> None:
             _plan_norm(module, platform)
 
 
+def head_alone(causal: Any, head: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """`head`, where its results are the logits; None where `causal` makes more of hidden states than that.
+
+    Args:
+        causal: a causal model whose decoder gives back its `inputs_embeds`.
+        head: its output embeddings.
+    """
+    name = next((name for name, one in causal._modules.items() if one is head), "")
+    # Logits of another number could be cut where the few of a trial are not.
+    if type(head) is not nn.Linear or not name or head.out_features != causal.config.get_text_config().vocab_size:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        few = nn.Linear(SIZE, SIZE)
+    probe = with_parts(causal, modules={name: few})
+    x = torch.linspace(-4, 4, 3 * SIZE).view(1, 3, SIZE)
+    return head.__call__ if computes_the_same(lambda x: probe(inputs_embeds=x, use_cache=False).logits, few, x) else None
+
+
 def _plan_linear(module: nn.Linear, platform: Platform) -> None:
     if (problem := product_of([module])) is not None:
         plan = select(LINEAR, problem, platform)
