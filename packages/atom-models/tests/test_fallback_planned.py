@@ -22,7 +22,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3Rotary
 
 from atom_models.fallback import planned, trial
 from atom_models.fallback.attention import LAYER
-from atom_models.fallback.step_angles import Agreement, AngleLayout
+from atom_models.fallback.step_angles import AngleLayout, AngleTables
 from tiny_decoders import make_decoder
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
@@ -146,32 +146,43 @@ def test_angles_that_no_table_holds_are_used_as_transformers_does(tmp_path: Path
     assert (loaded.logits([prompt])[0] - logits).abs().max() <= 1e-4 * (logits.max() - logits.min())
 
 
-def angles_at(positions: list[int], layout: AngleLayout) -> tuple[torch.Tensor, torch.Tensor]:
-    once = torch.tensor(positions)[None, :, None] * torch.tensor([1.0, 0.1, 0.01])
-    return layout.twice(once.cos()), layout.twice(once.sin())
+class Angles(nn.Module):
+    """A rotary module, which counts the positions that it is asked for."""
+
+    def __init__(self, layout: AngleLayout, of_row: bool = False) -> None:
+        super().__init__()
+        self.layout, self.of_row, self.asked = layout, of_row, 0
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked += position_ids.numel()
+        followed = torch.arange(position_ids.shape[-1])[None] if self.of_row else position_ids
+        once = followed[..., None] * torch.tensor([1.0, 0.1, 0.01])
+        return self.layout.twice(once.cos()), self.layout.twice(once.sin())
 
 
 @pytest.mark.parametrize("layout", AngleLayout)
-def test_how_angles_lie_is_settled_by_the_first_that_show_it_and_not_looked_at_again(layout: AngleLayout):
-    [other] = set(AngleLayout) - {layout}
-    agreement = Agreement(layout)
-    assert agreement.of(angles_at([0, 0], other))  # at the first position they lie in every way
-    assert agreement.of(angles_at([5, 6], layout))
-    work = record(lambda: agreement.of(angles_at([5, 6], layout)))
-    assert (work.outputs, work.why_not) == (True, None)
-    refused = Agreement(layout)
-    assert refused.of(angles_at([0, 0], layout))
-    assert not refused.of(angles_at([0, 5], other))
-    assert not refused.of(angles_at([0, 0], layout))
+def test_angles_of_a_step_are_rows_of_a_table_which_a_layer_may_unpack_as_well(layout: AngleLayout):
+    module, x, positions = Angles(layout), torch.zeros(1, 3, 8), torch.tensor([[7, 2, 5]])
+    tables = AngleTables(module, num_positions=5000)
+    angles = tables.forward(x, positions)
+    assert angles.positions.tolist() == [7, 2, 5]
+    [(found, table)] = angles.tables.items()
+    assert (found, table.shape, table.dtype) == (layout, (5000, 6), torch.float32)
+    cos, sin = module(x, torch.arange(5000)[None])
+    assert torch.equal(table, torch.cat((layout.once(cos), layout.once(sin)), -1)[0])
+    asked = module.asked
+    work = record(lambda: tables.forward(x, positions))
+    assert (module.asked, work.why_not) == (asked, None)
+    assert all(map(torch.equal, work.outputs, module(x, positions)))
 
 
-def test_one_angle_of_a_head_lies_in_every_way():
-    agreement, angles = (
-        Agreement(AngleLayout.PAIRS),
-        tuple(one[..., :2] for one in angles_at([3, 4], AngleLayout.PAIRS)),
-    )
-    assert agreement.of(angles)
-    assert record(lambda: agreement.of(angles)).why_not is None
+def test_angles_of_rows_that_are_not_their_positions_are_in_no_table():
+    x, positions = torch.zeros(1, 3, 8), torch.tensor([[7, 2, 5]])
+    counting = AngleTables(Angles(AngleLayout.HALVES, of_row=True), num_positions=9)
+    assert isinstance(counting.forward(x, positions), tuple)
+    tables = AngleTables(Angles(AngleLayout.HALVES), num_positions=9)
+    assert isinstance(tables.forward(x, positions.expand(2, 3)), tuple)
+    assert isinstance(tables.forward(x, positions.expand(3, 1, 3)), tuple)
 
 
 def test_layers_that_compute_something_else_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -52,7 +52,7 @@ class TransformersForCausalLM(nn.Module):
         for name, module in model.named_modules():
             if module in calls:
                 setattr(module, LAYER, PagedAttention(calls[module], context, prefix=f"{name}.attn"))
-        plan_layers(model, context.platform)
+        plan_layers(model, context.platform, context.max_model_len)
         fill_buffers(model, context.device)
         groups, of_tower = weight_groups(model, context, names), tower_modules(model)
         self.weights = nn.ModuleList(one for one in groups if not one.holders <= of_tower)

@@ -21,7 +21,7 @@ from atom_kernels.select import select
 from atom_models.fallback.planned_attention import plan_attention
 from atom_models.fallback.planned_layer import PlannedLayer, on_rows, product_of, stacked_parts
 from atom_models.fallback.probing import SIZE, computes_the_same, rms_norm_of, with_parts
-from atom_models.fallback.step_angles import TableOfStep
+from atom_models.fallback.step_angles import AngleTables, is_rotary
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -30,21 +30,26 @@ _HALVES = ("gate_proj", "up_proj")
 _ACTIVATIONS = (Activation.SILU, Activation.GELU, Activation.GELU_TANH)
 
 
-def plan_layers(model: nn.Module, platform: Platform) -> None:
+def plan_layers(model: nn.Module, platform: Platform, num_positions: int | None = None) -> None:
     """Gives layers of `model` whose arithmetic our operators know a plan, which is bound once their weights came.
 
-    On a GPU they stay as they are: transformers' layers run uncaptured there, where a launch costs the same for all.
+    Its tokens have `num_positions` positions; None is unknown, and angles are worked out at each step. On a GPU layers
+    stay as they are: transformers' layers run uncaptured there, where a launch costs the same for all.
     """
     if platform.device != "cpu":
         return
     for module in model.modules():
         if type(module) is nn.Linear:
             _plan_linear(module, platform)
-    tables = TableOfStep()
     kept: set[nn.Module] = set()
+    rotates = False
     for module in model.modules():
         _plan_gated(module, platform)
-        kept.update(plan_attention(module, platform, tables))
+        norms = plan_attention(module, platform)
+        rotates |= norms is not None
+        kept.update(norms or ())
+    if rotates and num_positions is not None:
+        _plan_angles(model.get_decoder(), num_positions)
     for module in model.modules():
         if module not in kept:
             _plan_norm(module, platform)
@@ -65,7 +70,14 @@ def head_alone(causal: Any, head: Any) -> Callable[[torch.Tensor], torch.Tensor]
         few = nn.Linear(SIZE, SIZE)
     probe = with_parts(causal, modules={name: few})
     x = torch.linspace(-4, 4, 3 * SIZE).view(1, 3, SIZE)
-    return head.__call__ if computes_the_same(lambda x: probe(inputs_embeds=x, use_cache=False).logits, few, x) else None
+    is_alone = computes_the_same(lambda x: probe(inputs_embeds=x, use_cache=False).logits, few, x)
+    return head.__call__ if is_alone else None
+
+
+def _plan_angles(decoder: nn.Module, num_positions: int) -> None:
+    for module in decoder.modules():
+        if is_rotary(module):
+            module.forward = AngleTables(module, num_positions).forward
 
 
 def _plan_linear(module: nn.Linear, platform: Platform) -> None:

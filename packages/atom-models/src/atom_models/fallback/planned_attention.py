@@ -20,7 +20,7 @@ from atom_kernels.select import select
 from atom_models.fallback.attention import LAYER, PagedAttention, recording
 from atom_models.fallback.planned_layer import PlannedLayer, on_rows, product_of, stacked_parts
 from atom_models.fallback.probing import SIZE, computes_the_same, rms_norm_of, with_parts
-from atom_models.fallback.step_angles import Agreement, AngleLayout, TableOfStep
+from atom_models.fallback.step_angles import AngleLayout, StepAngles
 
 if TYPE_CHECKING:
     from atom_kernels.platform import Platform
@@ -64,29 +64,27 @@ class Preparation:
         )
 
 
-def plan_attention(module: nn.Module, platform: Platform, tables: TableOfStep) -> Sequence[nn.Module]:
+def plan_attention(module: nn.Module, platform: Platform) -> Sequence[nn.Module] | None:
     """Makes `module` a product, our attention and its last linear, if that is all that it does.
 
-    Args:
-        tables: shared by all layers of the model.
-
     Returns:
-        The modules that are to keep their own parameters: norms whose weights our kernel reads there.
+        The modules that are to keep their own parameters, norms whose weights our kernel reads there; None where
+        `module` stays as it is.
     """
     layer = module._modules.get(LAYER)
     raw: list[Any] = [module._modules.get(name) for name in _RAW]
     if not isinstance(layer, PagedAttention) or not all(type(one) is nn.Linear for one in raw):
-        return ()
+        return None
     product, preparation = product_of(raw), _preparation(module, layer.call)
     if product is None or preparation is None:
-        return ()
+        return None
     sizes, theirs = [one.out_features for one in raw], module.forward
 
     def run_by(bound: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         parts = on_rows(bound, product.out_features)
         for index, one in enumerate(raw):
             one.forward = lambda x, index=index: parts(x).split(sizes, -1)[index]
-        return RawAttention(module, layer, preparation, tables, bound, sizes, theirs).forward
+        return RawAttention(module, layer, preparation, bound, sizes, theirs).forward
 
     PlannedLayer(select(LINEAR, product, platform), module, stacked_parts(raw), run_by)
     return preparation.norms
@@ -104,15 +102,13 @@ class RawAttention:
         module: nn.Module,
         layer: PagedAttention,
         preparation: Preparation,
-        tables: TableOfStep,
         product: Callable[..., torch.Tensor],
         sizes: list[int],
         theirs: Callable[..., Any],
     ) -> None:
         self._out: Any = module._modules[_OUT]
-        self._layer, self._preparation, self._tables = layer, preparation, tables
+        self._layer, self._preparation = layer, preparation
         self._product, self._sizes, self._theirs = product, sizes, theirs
-        self._agreement = Agreement(preparation.layout)
 
     def forward(self, hidden_states: Any, position_embeddings: Any = None, *rest: Any, **given: Any) -> Any:
         prologue = self._prologue(position_embeddings)
@@ -122,12 +118,12 @@ class RawAttention:
         return self._out(self._layer.attend_raw(q, k, v, prologue)[None]), None
 
     def _prologue(self, position_embeddings: Any) -> AttentionPrologue | None:
-        if position_embeddings is None or not self._agreement.of(position_embeddings):
+        if not isinstance(position_embeddings, StepAngles):
             return None
-        found = self._tables.of(position_embeddings, self._preparation.layout)
-        if found is None or not (self._preparation.partial or found[1].shape[1] == self._layer.call.head_dim):
+        table = position_embeddings.tables.get(self._preparation.layout)
+        if table is None or not (self._preparation.partial or table.shape[1] == self._layer.call.head_dim):
             return None
-        return self._preparation.prologue(*found)
+        return self._preparation.prologue(position_embeddings.positions, table)
 
 
 def _preparation(module: nn.Module, call: AttentionCall) -> Preparation | None:
