@@ -5,8 +5,10 @@
 
 /* Rows of x that are multiplied while decoding; more have a panel decoded. */
 #define FEW_ROWS 16
-/* Rows of x whose sums are kept at a time. */
-#define MOST_ROWS 256
+/* Rows of x in a tile of a panel: registers hold the sums of a group and those of groups before. */
+#define ROWS_OF_PANEL 6
+/* Rows of x whose sums are kept at a time, in whole tiles. */
+#define MOST_ROWS (42 * ROWS_OF_PANEL)
 /* Columns and blocks of 16 outputs of a panel, as many as leave room in an L2. */
 #define PANEL_COLUMNS 2048
 #define PANEL_BLOCKS 4
@@ -31,8 +33,8 @@ typedef struct {
     DEFINE_TILE(NAME##_4_of_last, source_of(kind), kind, minima, 1, 4)                                            \
     DEFINE_TILE(NAME##_8, source_of(kind), kind, minima, 2, 8)                                                    \
     DEFINE_TILE(NAME##_of_block, source_of(kind), kind, minima, 1, SUMS_OF_TILE)                                  \
-    DEFINE_TILE(NAME##_panel, PANEL, kind, minima, 2, ROWS_OF_TILE)                                               \
-    DEFINE_TILE(NAME##_panel_of_last, PANEL, kind, minima, 1, ROWS_OF_TILE)                                       \
+    DEFINE_TILE(NAME##_panel, PANEL, kind, minima, 2, ROWS_OF_PANEL)                                               \
+    DEFINE_TILE(NAME##_panel_of_last, PANEL, kind, minima, 1, ROWS_OF_PANEL)                                       \
     static void NAME##_decode(const lanes_t *weights, const numbers_t *numbers, const uint8_t *codes, int64_t steps, \
                               uint8_t *panel) {                                                                   \
         decode_steps(kind, numbers, codes, steps, panel);                                                         \
@@ -89,7 +91,7 @@ static void many_rows(const tiles_t *tiles, const lanes_t *weights, const number
         place.stride = of_block * step_bytes(PANEL);
         for (int64_t b = 0; b < last - first; b++)
             tiles->decode(weights, numbers, codes + b * bytes + from * steps * of_step, of_block, panel + b * place.stride);
-        for (; place.row < rows->rows; place.row += ROWS_OF_TILE) {
+        for (; place.row < rows->rows; place.row += ROWS_OF_PANEL) {
             place.steps = panel;
             for (place.block = first; place.block + 2 <= last; place.block += 2, place.steps += 2 * place.stride)
                 tiles->panel(&place, weights, numbers, rows, &ahead);
