@@ -261,28 +261,6 @@ def test_a_row_of_the_c_linear_over_packed_weights_does_not_depend_on_its_batch(
         assert torch.equal(bound(x[:num_rows]), alone[:num_rows])
 
 
-# A minimum is added in one rounding, which torch has no operator for.
-_DECODED_ALIKE = [one for one in _PACKED if "minimum" not in one.name]
-
-
-@pytest.mark.parametrize("num_rows", [1, 2, 7, 30])
-@pytest.mark.parametrize("weight_format", _DECODED_ALIKE, ids=lambda weight_format: weight_format.name)
-def test_packed_weights_in_bfloat16_give_the_bits_of_decoded_ones_where_the_cpu_multiplies_bfloat16(
-    weight_format, num_rows
-):
-    plain = LinearProblem(2112, 37, torch.bfloat16, bias=True, out_dtype=torch.float32)
-    packed = replace(plain, weight_format=weight_format)
-    natives = [[one for one in usable(LINEAR, problem) if one.name == "native"] for problem in (plain, packed)]
-    if not all(natives):
-        pytest.skip("needs a CPU with avx512_bf16 and no amx_bf16")
-    weights, bias = weight_format.quantize(torch.randn(37, 2112)), torch.randn(37).bfloat16()
-    decoded = weight_format.dequantize(weights, 2112).bfloat16()
-    exact = plan_with(LINEAR, plain, natives[0][0]).prepare({"weight": decoded, "bias": bias})
-    bound = plan_with(LINEAR, packed, natives[1][0]).prepare(weights | {"bias": bias})
-    x = torch.randn(num_rows, 2112).bfloat16()
-    assert torch.equal(bound(x), exact(x))
-
-
 def test_float32_linears_have_one_implementation_for_every_row_count():
     plan = select(LINEAR, LinearProblem(8192, 64, torch.float32))
     assert [row.max_rows for row in plan.rows] == [None]

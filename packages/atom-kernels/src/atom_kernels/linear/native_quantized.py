@@ -9,17 +9,15 @@ from typing import Any
 import torch
 
 from atom_kernels.adapters.contract import LowRankTerm
-from atom_kernels.dtypes import why_not_dtype
+from atom_kernels.dtypes import unplanned, why_not_dtype
 from atom_kernels.formats import Codes, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.native import load_native, native_unavailable
 from atom_kernels.operator import Backend, WeightLayout
 
-# By the dtype that is multiplied.
-_FUNCTIONS = {torch.float32: "linear_quantized_f32", torch.bfloat16: "linear_quantized_bf16"}
-_HAS_BF16 = {"has_linear_bf16": "->l"}
+_FUNCTIONS = {"linear_quantized_f32": "lppppppppllll->l", "adapted_linear_quantized_f32": "lppppppppllllpp->l"}
 # A kernel reads the matrices of an adapter for each of its rows; products by adapter read them once.
-_MOST_ROWS_WITH_TERM = 64
+MOST_ROWS_WITH_TERM = 64
 # As the source numbers them.
 KINDS = {Codes.INT8: 0, Codes.INT4: 1, Codes.E2M1: 2, Codes.E4M3: 3}
 # Columns that lie together: codes of four bits have their first half in the low halves of 16 bytes.
@@ -27,28 +25,25 @@ _BLOCK = 32
 _HALF = 16
 
 
-def _supports(problem: LinearProblem, platform: Any) -> str | None:
+def why_not_groups(problem: LinearProblem) -> str | None:
+    """Why kernels that read codes by groups do not read a weight; None where they do."""
     if problem.weight_format.codes is Codes.PLAIN:
         return "for quantized weights"
     if problem.weight_format.codes not in KINDS:
         return f"does not read {problem.weight_format.name}"
-    reason = why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16)) or native_unavailable("linear_quantized")
-    fast = platform.fast_bf16 and problem.dtype == torch.bfloat16
-    if reason is None and fast and (_multiplied(problem) != problem.dtype or "amx_bf16" in platform.cpu_features):
-        return "multiplies in vectors, which is slower than bfloat16 is here"
-    if reason is None and problem.in_features % _BLOCK:
+    if problem.in_features % _BLOCK:
         return f"for multiples of {_BLOCK} inputs, not {problem.in_features}"
     group = group_size(problem)
-    if reason is None and group != _HALF and group % _BLOCK:
+    if group != _HALF and group % _BLOCK:
         return f"for groups of {_HALF} or multiples of {_BLOCK} inputs, not {group}"
-    return reason
+    return None
 
 
-def _multiplied(problem: LinearProblem) -> torch.dtype:
-    """What rows and decoded weights are multiplied as: bfloat16 where the CPU has instructions for it."""
-    if problem.dtype == torch.bfloat16 and load_native("linear_quantized", _HAS_BF16).has_linear_bf16():
-        return torch.bfloat16
-    return torch.float32
+def _supports(problem: LinearProblem, platform: Any) -> str | None:
+    reason = why_not_groups(problem) or why_not_dtype(problem.dtype, (torch.float32, torch.bfloat16))
+    if reason is None and platform.fast_bf16 and problem.dtype == torch.bfloat16:
+        return "multiplies in float32, which is slower than bfloat16 is here"
+    return reason or native_unavailable("linear_quantized")
 
 
 def group_size(problem: LinearProblem) -> int:
@@ -69,7 +64,7 @@ def _pack(problem: LinearProblem, weights: Any) -> dict[str, torch.Tensor | None
         "scale": by_group(problem, scales(problem, weights)),
         "minimum": None if minimum is None else by_group(problem, minimum.float()),
         "zero": None if zero is None else by_group(problem, zero),
-        "bias": None if bias is None else bias.to(_multiplied(problem)).contiguous(),
+        "bias": None if bias is None else bias.float().contiguous(),
     }
 
 
@@ -97,29 +92,50 @@ def _num_bytes(problem: LinearProblem, source_bytes: int) -> int:
     groups, parts = columns // group_size(problem), problem.weight_format.parts
     a_group = 4 + ("zero_point" in parts) + 4 * ("minimum" in parts)
     codes = columns // 2 if problem.weight_format.codes.is_packed else columns
-    return rows * (codes + groups * a_group + _multiplied(problem).itemsize * problem.bias)
+    return rows * (codes + groups * a_group + 4 * problem.bias)
 
 
 def _bind(problem: LinearProblem, packed: Any) -> Callable[..., torch.Tensor]:
-    multiplied = _multiplied(problem)
-    name = _FUNCTIONS[multiplied]
-    library = load_native("linear_quantized", {name: "lppppppppllll->l", f"adapted_{name}": "lppppppppllllpp->l"})
-    function, adapted = getattr(library, name), getattr(library, f"adapted_{name}")
+    library = load_native("linear_quantized", _FUNCTIONS)
+    functions = (library.linear_quantized_f32, library.adapted_linear_quantized_f32)
     names = ("codes", "scale", "minimum", "zero", "bias")
-    pointers = [None if packed[name] is None else packed[name].data_ptr() for name in names]
+    return over_rows(problem, packed, functions, pointers_of(packed, names), torch.float32)
+
+
+def pointers_of(packed: Any, names: tuple[str, ...]) -> tuple[int | None, ...]:
+    """Where tensors lie; None for those that are None."""
+    return tuple(None if packed[name] is None else packed[name].data_ptr() for name in names)
+
+
+def over_rows(
+    problem: LinearProblem,
+    packed: Any,
+    functions: tuple[Callable[..., int], Callable[..., int]],
+    weights: tuple[int | None, ...],
+    multiplied: torch.dtype,
+) -> Callable[..., torch.Tensor]:
+    """What runs a linear by functions of C over packed codes.
+
+    Args:
+        packed: what has to live as long.
+        functions: the linear, and that with adapters; they return whether there was memory.
+        weights: what they take of the weight, between x and the results.
+        multiplied: the dtype of their x.
+    """
+    function, adapted = functions
     kind, group = code_kind(problem), group_size(problem)
     k, n, dtype, out_dtype = problem.in_features, problem.out_features, problem.dtype, problem.result_dtype
     adapters = (k, n, multiplied)
 
     def run(x: torch.Tensor, low_rank: LowRankTerm | None = None, _keep_alive: Any = packed) -> torch.Tensor:
         if x.dtype is not dtype or x.shape[-1] != k:
-            raise TypeError(f"linear was planned for [..., {k}] {dtype}, got {list(x.shape)} {x.dtype}")
+            raise unplanned("linear", x, k, dtype)
         rows = x.to(multiplied).contiguous()
         num_rows = x.numel() // k
         out = torch.empty(num_rows, n)
         rounded = torch.empty(num_rows, n, dtype=out_dtype) if out_dtype is torch.bfloat16 else None
         results = (out.data_ptr(), None if rounded is None else rounded.data_ptr())
-        arguments = (kind, rows.data_ptr(), *pointers, *results, num_rows, k, n, group)
+        arguments = (kind, rows.data_ptr(), *weights, *results, num_rows, k, n, group)
         matrices = None if low_rank is None else low_rank.in_c
         if low_rank is None or matrices is None or matrices.kind != adapters:
             done = function(*arguments)
@@ -142,5 +158,5 @@ NATIVE_BACKEND = Backend(
     supports=_supports,
     bind=_bind,
     layout=WeightLayout("codes by blocks", _pack, _num_bytes),
-    most_rows_with_term=_MOST_ROWS_WITH_TERM,
+    most_rows_with_term=MOST_ROWS_WITH_TERM,
 )

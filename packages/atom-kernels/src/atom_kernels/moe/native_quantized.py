@@ -29,7 +29,6 @@ class _Packed(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in _TENSORS),
         ("columns", ctypes.c_int64),
         ("group", ctypes.c_int64),
-        ("meanwhile", ctypes.c_void_p),  # null: experts ask memory for nothing ahead
     )
 
 

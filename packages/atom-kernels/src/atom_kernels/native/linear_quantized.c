@@ -1,5 +1,5 @@
-/* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] with weights of eight or four bits and scales; x in float32, or in bfloat16
- * where the CPU multiplies it, sums in float32; out in float32, and in bfloat16 where it is asked for.
+/* out[M,N] = x[M,K] . weight[N,K]^T + bias[N] with weights of eight or four bits and scales in float32; out in
+ * bfloat16 too where it is asked for.
  *
  * For few rows of x, weights are multiplied in the registers that they are decoded into. For more, each thread decodes a
  * panel of weight rows, which stays in its caches, and multiplies it as `linear.h` does. Both add in the order of
@@ -37,26 +37,3 @@ static const int64_t max_few_rows_f32 = 4;
 #undef PACK
 #undef LINEAR
 #undef MOST_ROWS
-
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
-DEFINE_SHRINK(bf16)
-DEFINE_EXPAND(bf16, f32)
-
-#define T bf16
-#define EXPAND_SHARE expand_share_bf16_f32
-#define NAME(x) x##_bf16
-#define LINEAR(x) x##_bf16_f32
-static const int64_t max_few_rows_bf16 = 8;
-#include "packed_bf16.h"
-#include "packed_driver.h"
-#undef T
-#undef NAME
-#undef EXPAND_SHARE
-#undef LINEAR
-#else
-int64_t linear_quantized_bf16(int64_t kind, const bf16 *x, const uint8_t *codes, const float *scale, const float *minimum,
-                              const uint8_t *zero, const bf16 *bias, float *out, bf16 *rounded, int64_t m_size,
-                              int64_t k_size, int64_t n_size, int64_t group) {
-    return 0;
-}
-#endif

@@ -15,7 +15,6 @@ typedef struct {
     const float *minimum; /* [N, groups], added; or null */
     const uint8_t *zero;  /* [N, groups], taken from the code; or null, for 8 */
     int64_t k_size, group;
-    ahead_t *meanwhile; /* what a thread asks memory for while it multiplies in bfloat16; or null */
 } weights_t;
 
 /* Twice the numbers that codes of e2m1 stand for; their scales are halved. */
@@ -104,4 +103,13 @@ INLINE weights_t weights_from(int kind, const weights_t *weights, int64_t row) {
     if (rest.minimum) rest.minimum += groups;
     if (rest.zero) rest.zero += groups;
     return rest;
+}
+
+/* Rounds a thread's outputs of all rows of x, where `rounded` is asked for. */
+static inline void round_share(const float *out, bf16 *rounded, int64_t m_size, int64_t n_size, int64_t from, int64_t to) {
+    for (int64_t m = 0; rounded && m < m_size; m++) {
+        int64_t n = m * n_size + from, end = m * n_size + to;
+        for (; n + VL <= end; n += VL) vf_store_bf16(rounded + n, vf_load(out + n));
+        for (; n < end; n++) rounded[n] = float_to_bf16(out[n]);
+    }
 }

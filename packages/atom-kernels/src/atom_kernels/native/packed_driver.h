@@ -26,15 +26,6 @@ static int64_t NAME(outputs_quantized)(int kind, const weights_t *weights, const
     return 1;
 }
 
-/* Rounds a thread's outputs of all rows of x, where `rounded` is asked for. */
-static void NAME(round_share)(const float *out, bf16 *rounded, int64_t m_size, int64_t n_size, int64_t from, int64_t to) {
-    for (int64_t m = 0; rounded && m < m_size; m++) {
-        int64_t n = m * n_size + from, end = m * n_size + to;
-        for (; n + VL <= end; n += VL) vf_store_bf16(rounded + n, vf_load(out + n));
-        for (; n < end; n++) rounded[n] = float_to_bf16(out[n]);
-    }
-}
-
 /* Returns whether there was memory for the panels. `rounded`: out in bfloat16 too; or null. */
 int64_t NAME(linear_quantized)(int64_t kind, const T *x, const uint8_t *codes, const float *scale, const float *minimum,
                                const uint8_t *zero, const T *bias, float *out, bf16 *rounded, int64_t m_size,
@@ -46,33 +37,28 @@ int64_t NAME(linear_quantized)(int64_t kind, const T *x, const uint8_t *codes, c
         int64_t from, to;
         outputs_of_thread(n_size, &from, &to);
         failed |= !NAME(outputs_quantized)((int)kind, &weights, x, bias, out, m_size, n_size, from, to);
-        NAME(round_share)(out, rounded, m_size, n_size, from, to);
+        round_share(out, rounded, m_size, n_size, from, to);
     }
     return !failed;
 }
 
-/* The same, and what low-rank adapters add, as in `linear.c`. Decoding takes longer than reading the codes: meanwhile a
- * thread has the matrices of the adapters brought into its caches. */
+/* The same, and what low-rank adapters add, as in `linear.c`. */
 int64_t NAME(adapted_linear_quantized)(int64_t kind, const T *x, const uint8_t *codes, const float *scale,
                                        const float *minimum, const uint8_t *zero, const T *bias, float *out,
                                        bf16 *rounded, int64_t m_size, int64_t k_size, int64_t n_size, int64_t group,
                                        const int64_t *places, const matrices_t *of) {
+    const weights_t weights = {codes, scale, minimum, zero, k_size, group};
     float inner[m_size * of->parts * of->rank];
     int64_t failed = 0;
 #pragma omp parallel reduction(| : failed) if (n_size * k_size > PARALLEL_ELEMENTS)
     {
         int64_t from, to;
         outputs_of_thread(n_size, &from, &to);
-        const int few = m_size <= NAME(max_few_rows);
-        run_t runs[few ? 2 * m_size : 1];
-        const int64_t count = few ? runs_of_thread(of, places, m_size, sizeof(T), from, to, runs) : 0;
-        ahead_t meanwhile = {.run = runs, .last = runs + count};
-        const weights_t weights = {codes, scale, minimum, zero, k_size, group, &meanwhile};
         failed |= !NAME(outputs_quantized)((int)kind, &weights, x, bias, out, m_size, n_size, from, to);
         NAME(shrink_share)(of, places, m_size, x, k_size, inner);
 #pragma omp barrier
         EXPAND_SHARE(of, places, m_size, inner, out, n_size, from, to);
-        NAME(round_share)(out, rounded, m_size, n_size, from, to);
+        round_share(out, rounded, m_size, n_size, from, to);
     }
     return !failed;
 }
