@@ -34,6 +34,7 @@ CACHES = {
     "atom_core/config/options.py: options_of": "The settings that a dataclass has.",
     "atom_core/structured_output/judge/judges.py: shared_judges": "Processes that judge grammars, for all engines.",
     "atom_core/structured_output/llguidance/trial.py: _bytes": "The vocabulary in which every byte is a token.",
+    "atom_core/worker/ranks/copy_engine.py: _driver": "Calls of the CUDA driver.",
     "atom_kernels/adapters/triton_backend.py: _blocks_of_a": "How a launch cuts the A of adapters.",
     "atom_kernels/aiter/api.py: _by_name": "Functions of an API by their names.",
     "atom_kernels/aiter/api.py: known_api": "What a release of AITER offers, from a file of ours.",

@@ -71,6 +71,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "platform.platform.Platform.rocm": {"release": "git", "device": "cuda"},
     "protocols.cache_format.CacheFormat": {"scales": "none"},
     "protocols.collectives.Collectives.all_gather": {"dim": -1},
+    "protocols.collectives.PieceMemory": {"num_sent": 0},
     "protocols.collectives.SingleRank.all_gather": {"dim": -1},
     "protocols.geometry.BatchGeometry": {"max_decode_len": 1, "prompts_are_new": False},
     "protocols.kv_cache.CacheLayout.allocate": {"device": "cpu"},

@@ -79,9 +79,11 @@ class Unreduced:
     def plus(self, residual: torch.Tensor) -> torch.Tensor:
         return self.tensor() + residual
 
-    def normed(self, norms: Norms, residual: torch.Tensor) -> Any:
+    def normed(self, norms: Norms, add_norm: Callable[..., Any], residual: torch.Tensor) -> Any:
         """``(normed, sum)``: by ``reduce_norm(part, residual)``, unless ranks have summed already."""
-        return (norms.reduce_norm if self._is_open else norms.add_norm)(self._part, residual)
+        if self._is_open and norms.reduce_norm is not None:
+            return norms.reduce_norm(self._part, residual)
+        return add_norm(self.tensor(), residual)
 
 
 class Sent:
@@ -98,11 +100,11 @@ class Sent:
     def plus(self, residual: torch.Tensor) -> torch.Tensor:
         return self.tensor() + residual
 
-    def normed(self, norms: Norms, residual: torch.Tensor) -> Any:
+    def normed(self, norms: Norms, add_norm: Callable[..., Any], residual: torch.Tensor) -> Any:
         """``(normed, sum)``: by ``sent_norm(pieces, residual)``, unless the ranks' parts have been added already."""
         if self._pieces.is_open and norms.sent_norm is not None:
             return norms.sent_norm(self._pieces, residual)
-        return norms.add_norm(self.tensor(), residual)
+        return add_norm(self.tensor(), residual)
 
 
 Term = torch.Tensor | Unsummed | Unreduced | Sent
@@ -148,7 +150,7 @@ class Residual:
         """The norm of the sum, in one step with what is still open of it."""
         term = self._term
         if isinstance(term, Unreduced | Sent) and norms.add_norm is not None:
-            normed, self._total = term.normed(norms, self._total)
+            normed, self._total = term.normed(norms, norms.add_norm, self._total)
         elif isinstance(term, torch.Tensor) and norms.add_norm is not None:
             normed, self._total = norms.add_norm(term, self._total)
         else:
