@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from atom_kernels.dtypes import why_not_dtype
-from atom_kernels.formats import Codes, Integers, Offset, unpack_nibbles
+from atom_kernels.formats import Codes, unpack_nibbles
 from atom_kernels.linear.contract import LinearProblem
 from atom_kernels.linear.native_quantized import (
     MOST_ROWS_WITH_TERM,
@@ -75,12 +75,8 @@ def _minimum(problem: LinearProblem, weights: Any) -> torch.Tensor | None:
 
 def _is_narrow(problem: LinearProblem) -> bool:
     """Whether scales and minima stay in float16, where they are numbers of it."""
-    integers = problem.weight_format
-    return (
-        isinstance(integers, Integers)
-        and integers.scale_dtype is torch.float16
-        and integers.offset is not Offset.ZERO_POINT
-    )
+    parts = problem.weight_format.parts
+    return parts["scale"].dtype is torch.float16 and "zero_point" not in parts
 
 
 def _by_blocks(problem: LinearProblem, of_groups: torch.Tensor) -> torch.Tensor:
