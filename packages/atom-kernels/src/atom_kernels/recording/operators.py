@@ -90,7 +90,8 @@ def quickest(operator: Any, args: Sequence[Any], given: dict[str, Any]) -> Calla
 
     The binding reads its arguments in some 5 us less, which is as long as a small kernel runs.
     """
-    binding = getattr(torch._C._VariableFunctions, operator._schema.name.removeprefix("aten::"), None)
+    bindings = torch._C._VariableFunctions  # pyright: ignore[reportAttributeAccessIssue]
+    binding = getattr(bindings, operator._schema.name.removeprefix("aten::"), None)
     if binding is None:
         return operator
     try:

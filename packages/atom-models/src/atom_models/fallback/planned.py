@@ -49,7 +49,7 @@ def plan_layers(model: nn.Module, platform: Platform, num_positions: int | None 
         rotates |= norms is not None
         kept.update(norms or ())
     if rotates and num_positions is not None:
-        _plan_angles(model.get_decoder(), num_positions)
+        _plan_angles(model.get_decoder(), num_positions)  # pyright: ignore[reportCallIssue]
     for module in model.modules():
         if module not in kept:
             _plan_norm(module, platform)
