@@ -25,8 +25,9 @@ from atom_kernels.operator import Backend, WeightLayout
 _FUNCTIONS = {
     "linear_packed_lanes": "lpppplpppllll->l",
     "adapted_linear_packed_lanes": "lpppplpppllllpp->l",
-    "has_linear_bf16": "->l",
 }
+# Where a CPU has no instructions for it, this is the only function.
+_HAS_BF16 = {"has_linear_bf16": "->l"}
 _OUTPUTS, _INPUTS = 16, 8  # of a step
 
 
@@ -39,7 +40,7 @@ def _supports(problem: LinearProblem, platform: Any) -> str | None:
         return "multiplies in vectors, which is slower than bfloat16 is here"
     if (reason := native_unavailable("linear_packed_lanes")) is not None:
         return reason
-    has_bf16 = load_native("linear_packed_lanes", {"has_linear_bf16": "->l"}).has_linear_bf16()
+    has_bf16 = load_native("linear_packed_lanes", _HAS_BF16).has_linear_bf16()
     return None if has_bf16 else "written for CPUs with avx512_bf16"
 
 

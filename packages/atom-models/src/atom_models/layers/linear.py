@@ -271,7 +271,8 @@ class RowParallelLinear(Linear):
     Ranks share the inputs evenly, unless `columns` (first, last + 1) says which ones this rank has.
 
     ``forward(x) -> y``; where its kernel can add the residual by itself (few rows on a GPU), y is `Unsummed`. Where
-    ranks sum by a kernel of ours, which may add the residual and norm as well, it is `Unreduced`.
+    ranks sum by a kernel of ours, which may add the residual and norm as well, it is `Unreduced`;
+    `Sent` where parts of many rows are on their way already.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """A GPU's copy engine carries pieces of long sums to another GPU, by calls of NVIDIA's driver.
 
-A prompt has hundreds of pieces. Each takes four calls, which cost a tenth of what torch's copies and streams do.
+A prompt has hundreds of pieces. Each takes four calls, which cost the host less than torch's copies and streams.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class MoE(Layer):
     """``forward(x [T, D]) -> [T, D]``: the weighted sum of each token's experts, plus the shared ones.
 
     Where the kernels that add up the experts add the residual too (on a GPU), the result is `Unsummed`; where ranks
-    sum by a kernel of ours, it is `Unreduced`.
+    sum by a kernel of ours, it is `Unreduced` or `Sent`.
 
     Args:
         prefix: the layer's name in the checkpoint, such as ``"model.layers.3.mlp"``; experts are ``<prefix>.experts``.

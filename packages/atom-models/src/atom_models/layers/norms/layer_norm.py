@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LayerNorm(WeightedLayer):
-    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed` or `Unreduced`.
+    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed`, `Unreduced` or `Sent`.
 
     Args:
         hidden_size: the size of the last dimension.

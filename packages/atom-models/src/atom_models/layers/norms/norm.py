@@ -43,7 +43,7 @@ class MayNorm(Protocol):
 
 
 class RMSNorm(WeightedLayer):
-    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed` or `Unreduced`.
+    """``forward(x) -> y``, where x is a tensor, the `Residual`, or what a layer left `Unsummed`, `Unreduced` or `Sent`.
 
     An addition to the residual that is still open is computed together with the norm. Where the consumer norms by
     itself (few rows on a GPU), y is what it is to norm, with this norm's weight beside it. Where the consumer rounds
@@ -109,10 +109,8 @@ class RMSNorm(WeightedLayer):
             rounded_over_ranks = RoundedAllReduceNormProblem(self.rounded, self._context.collectives)
             plan = select(ALL_REDUCE_ROUNDED_ADD_RMS_NORM, rounded_over_ranks, platform)
             reduce_norm = _rounding(plan.prepare(weights)) if plan.has_kernel else reduce_norm
-            self._norms = Norms(alone, add_norm, reduce_norm)
-            return
         sent_norm = partial(SentPieces.add_rms_norm, weight=weight, norm=self.problem)
-        self._norms = Norms(alone, add_norm, reduce_norm, sent_norm)
+        self._norms = Norms(alone, add_norm, reduce_norm, sent_norm if self.rounded is None else None)
 
 
 def _rounded_by_a_kernel(norm: RMSNormProblem, feeds: MayNorm | None, platform: Platform) -> RoundedNormProblem | None:
