@@ -42,10 +42,6 @@
 #define BYTES_AHEAD 3072
 /* From so many rows of x on, arithmetic takes longer than reading the weight, and three pass at a time (if VL is 8). */
 #define MANY_ROWS 12
-/* From SHARED_ROWS rows of x on, the last outputs, one in SHARED_PART, are nobody's own: threads take so many rows of a tile
- * at a time. A core that other programs hold up takes fewer, and the others do not wait for it. */
-#define SHARED_ROWS 64
-#define SHARED_PART 6
 
 INLINE vf load_tail_f32(const float *p, int64_t count) {
     float lanes[VL] = {0};

@@ -175,21 +175,11 @@ static void NAME(outputs)(const T *x, const T *weight, const T *bias, OUT *out, 
 }
 
 void NAME(linear)(const T *x, const T *weight, const T *bias, OUT *out, int64_t m_size, int64_t k_size, int64_t n_size) {
-    const int64_t own = m_size < SHARED_ROWS ? n_size : n_size / TILE * (SHARED_PART - 1) / SHARED_PART * TILE;
-    const int64_t chunks = (m_size + SHARED_ROWS - 1) / SHARED_ROWS, tiles = (n_size - own + TILE - 1) / TILE;
 #pragma omp parallel if (n_size * k_size > PARALLEL_ELEMENTS)
     {
         int64_t from, to;
-        outputs_of_thread(own, &from, &to);
+        outputs_of_thread(n_size, &from, &to);
         NAME(outputs)(x, weight, bias, out, from, to, m_size, k_size, n_size);
-        if (tiles) {
-#pragma omp for schedule(dynamic) nowait
-            for (int64_t i = 0; i < tiles * chunks; i++) {
-                int64_t m = i % chunks * SHARED_ROWS, rows = m_size - m, n = own + i / chunks * TILE;
-                NAME(outputs)(x + m * k_size, weight, bias, out + m * n_size, n, n + TILE < n_size ? n + TILE : n_size,
-                              rows < SHARED_ROWS ? rows : SHARED_ROWS, k_size, n_size);
-            }
-        }
     }
 }
 #undef OUT
