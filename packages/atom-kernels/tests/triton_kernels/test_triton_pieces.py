@@ -94,14 +94,16 @@ def test_sums_follow_each_other_over_the_same_slots_as_ranks_come():
 
 
 def test_what_was_sent_is_added_before_the_next_sum_is_sent():
-    x = torch.randn(2, 2, 2048, HIDDEN)
-    sums = sums_of(two_ranks())
-    first = [one.send(same, x[0, rank]) for rank, one in enumerate(sums)]
-    second = [one.send(same, x[1, rank]) for rank, one in enumerate(sums)]
-    third = [one.send(same, x[0, rank]) for rank, one in enumerate(sums)]
-    for at, sent in zip((0, 1, 0), (first, second, third), strict=True):
-        for one in sent:
-            assert torch.equal(one.sum(), x[at, 0] + x[at, 1])
+    x, results = torch.randn(3, 2, 2048, HIDDEN), shared_tensor(6)
+
+    def work(rank: SharingRank) -> None:
+        pieces = piece_sum(AllReduceProblem(HIDDEN, torch.float32, rank))
+        sent = [pieces.send(same, given[rank.rank]) for given in x]
+        for at, one in enumerate(sent):
+            results[3 * rank.rank + at] = torch.equal(one.sum(), x[at, 0] + x[at, 1])
+
+    run_ranks(2, MAX_BYTES, work)
+    assert results.tolist() == [1] * 6
 
 
 def test_numbers_start_again_before_they_need_more_than_32_bits():
