@@ -24,6 +24,8 @@ from atom_kernels.reduce.contract import AllReduceProblem
 from atom_kernels.triton.launch import launch
 
 MAX_PIECES = NUM_SLOTS // 2
+# More than so many times what other kernels sum: pieces of less take the host longer than NCCL takes for them.
+_LEAST = 5
 # Pieces of what is computed already: one is added while the other is carried.
 _PIECES_OF_WHOLE = 2
 # Products of a piece have whole tiles of rows.
@@ -44,7 +46,8 @@ class PieceSum:
     def __init__(self, problem: AllReduceProblem, peers: PeerMemory, memory: PieceMemory) -> None:
         row_bytes = problem.hidden_size * problem.dtype.itemsize
         self._most_rows = memory.arrived.shape[1] // row_bytes // _ROWS_OF_TILES * _ROWS_OF_TILES
-        self._memory, self._taken = memory, range(peers.max_bytes // row_bytes + 1, MAX_PIECES * self._most_rows + 1)
+        least = _LEAST * peers.max_bytes // row_bytes + 1
+        self._memory, self._taken = memory, range(least, MAX_PIECES * self._most_rows + 1)
 
     def takes(self, num_rows: int) -> bool:
         """Whether so many rows are sent as pieces. Not in a graph, which would have the same numbers each time."""
