@@ -13,8 +13,10 @@ from atom_kernels.moe.grouped_backend import GroupedExperts
 from atom_kernels.moe.ops import MOE_EXPERTS, MOE_ROUTE
 from atom_kernels.moe.triton.configs import ExpertsConfig, TileConfig
 from atom_kernels.moe.triton.experts_backend import TritonExperts
+from atom_kernels.moe.triton.pairs import sort_pairs_kernel
 from atom_kernels.platform import Facts, detect_platform, platform_from_facts
 from atom_kernels.select import select
+from atom_kernels.triton.launch import launch
 
 HERE = detect_platform()
 # The interpreter computes with numpy, which says where exp() leaves float32.
@@ -88,14 +90,31 @@ def test_a_token_may_choose_more_experts_than_are_here():
     assert triton_mismatch(problem, 1, TileConfig(block_n=32, block_k=16), 64, ids.int()) is None
 
 
+@pytest.mark.parametrize("size", [16, 1032], ids=["many rows a program", "two"])
 @pytest.mark.parametrize("rules", [{}, {"activation": "swiglu_oai", "bias": True}], ids=["silu", "swiglu_oai"])
-def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules):
-    problem = ExpertsProblem(5, 2, 24, 16, torch.bfloat16, **rules)
+def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules, size):
+    problem = ExpertsProblem(5, 2, 24, size, torch.bfloat16, **rules)
     weights, inputs = make_experts(problem, 19)
     ids = inputs[2]
     ids[3], ids[7, 1] = -1, 5
     got = GroupedExperts(problem, here(weights))(*on_device(inputs))
     assert mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem)) is None
+
+
+@pytest.mark.parametrize("part_size", [16, 48, 112])
+def test_pairs_are_sorted_alike_in_parts_and_in_one(part_size):
+    ids = torch.randint(-1, 6, (100,), generator=torch.Generator().manual_seed(3), dtype=torch.int32)
+    order, places, starts = (torch.full((size,), -7, dtype=torch.int32) for size in (100, 100, 6))
+    got = ids, order, places, starts = on_device((ids, order, places, starts))
+    grid = 5, -(-100 // part_size)
+    launch(sort_pairs_kernel, grid, *got, 100, part_size, NUM_EXPERTS=5, BLOCK=16, DEPENDENT=False)
+    ids, order, places, starts = (tensor.cpu().long() for tensor in got)
+    of_an_expert = (ids >= 0) & (ids < 5)
+    wanted = [pair for expert in range(5) for pair in range(100) if ids[pair] == expert]
+    assert order.tolist() == wanted + [-7] * (100 - len(wanted))
+    assert places[wanted].tolist() == list(range(len(wanted)))
+    assert set(places[~of_an_expert].tolist()) == {-7}
+    assert starts.tolist() == [int((ids[of_an_expert] < expert).sum()) for expert in range(6)]
 
 
 def test_many_rows_go_to_the_grouped_product_on_gpus_that_have_one():

@@ -12,7 +12,10 @@ from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
 
-_SORT_BLOCK, _ACTIVATION_BLOCK, _COMBINE_BLOCK = 4096, 1024, 1024
+# Programs that sort, of all experts: each reads all pairs.
+_SORT_BLOCK, _SORT_WARPS, _SORT_PROGRAMS = 4096, 8, 256
+# The most columns of a program, and how many values it has where it takes several rows.
+_COLUMNS, _ACTIVATED = 1024, 2048
 
 
 class GroupedExperts:
@@ -28,13 +31,14 @@ class GroupedExperts:
         if gate_up is None or down is None:
             raise ValueError("experts need the weights gate_up and down")
         self._sort: Any = pairs.sort_pairs_kernel
+        self._spread: Any = rows.spread_kernel
         self._activate: Any = rows.activation_kernel
         self._combine: Any = rows.combine_kernel
         self._launch, self._problem = dependent_launch(), problem
         self._gate_up, self._down = gate_up.contiguous().transpose(1, 2), down.contiguous().transpose(1, 2)
         self._gate_up_bias, self._down_bias = weights["gate_up_bias"], weights["down_bias"]
-        self._activation_block = min(_ACTIVATION_BLOCK, power_of_two(problem.intermediate_size))
-        self._combine_block = min(_COMBINE_BLOCK, power_of_two(problem.hidden_size))
+        self._activation_block = min(_COLUMNS, power_of_two(problem.intermediate_size))
+        self._row_block = min(_COLUMNS, power_of_two(problem.hidden_size))
 
     def __call__(
         self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
@@ -44,31 +48,47 @@ class GroupedExperts:
         out_TD, count = torch.empty_like(x_TD), ids_TK.numel()
         if count == 0:
             return out_TD
-        # Places past the last expert's rows stay 0: these rows are neither computed nor read.
-        order, places = ids_TK.new_zeros(count), ids_TK.new_empty(count)
-        starts = ids_TK.new_empty(problem.num_experts + 1)
-        launch(
-            self._sort, (problem.num_experts,),
-            ids_TK, order, places, starts, count,
-            NUM_EXPERTS=problem.num_experts, BLOCK=_SORT_BLOCK, num_warps=8, **self._launch,
-        )  # fmt: skip
-        sorted_x = x_TD.index_select(0, order // problem.top_k)
+        order, places, starts = self._sorted(ids_TK)
+        row_blocks = -(-problem.hidden_size // self._row_block)
+        rows_of_tokens = {"NUM_EXPERTS": problem.num_experts, "TOP_K": problem.top_k, "WIDTH": problem.hidden_size}
+        rows_of_tokens |= {"BLOCK": self._row_block, **self._launch}
+        # Rows of pairs without an expert are neither written, nor computed, nor read.
+        sorted_x = x_TD.new_empty(count, problem.hidden_size)
+        launch(self._spread, (x_TD.shape[0], row_blocks), x_TD, places, ids_TK, sorted_x, **rows_of_tokens)
         sums = torch.nn.functional.grouped_mm(sorted_x, self._gate_up, offs=starts[1:])
-        size, hidden_size = problem.intermediate_size, problem.hidden_size
-        hidden = x_TD.new_empty(count, size)
-        launch(
-            self._activate, (count, -(-size // self._activation_block)),
-            sums, self._gate_up_bias, hidden, order, ids_TK, starts[-1:], problem.alpha, problem.limit,
-            WIDTH=size, ACTIVATION=str(problem.activation), BLOCK=self._activation_block, **self._launch,
-        )  # fmt: skip
+        hidden = self._activated(sums, ids_TK, order, starts[-1:])
         partial = torch.nn.functional.grouped_mm(hidden, self._down, offs=starts[1:])
         launch(
-            self._combine, (x_TD.shape[0], -(-hidden_size // self._combine_block)),
-            partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD,
-            NUM_EXPERTS=problem.num_experts, TOP_K=problem.top_k, WIDTH=hidden_size, BLOCK=self._combine_block, PARTS=1,
-            **self._launch,
+            self._combine, (x_TD.shape[0], row_blocks),
+            partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD, PARTS=1, **rows_of_tokens,
         )  # fmt: skip
         return out_TD
+
+    def _sorted(self, ids_TK: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
+        """(the pairs by expert, for biases alone, each pair's place among them, where each expert's begin)."""
+        num_experts, count = self._problem.num_experts, ids_TK.numel()
+        order = None if self._gate_up_bias is None else ids_TK.new_empty(count)
+        places, starts = ids_TK.new_empty(count), ids_TK.new_empty(num_experts + 1)
+        num_parts = max(_SORT_PROGRAMS // num_experts, 1)
+        part = -(-count // (num_parts * _SORT_BLOCK)) * _SORT_BLOCK
+        launch(
+            self._sort, (num_experts, -(-count // part)), ids_TK, order, places, starts, count, part,
+            NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, num_warps=_SORT_WARPS, **self._launch,
+        )  # fmt: skip
+        return order, places, starts
+
+    def _activated(
+        self, sums: torch.Tensor, ids_TK: torch.Tensor, order: torch.Tensor | None, num_sorted: torch.Tensor
+    ) -> torch.Tensor:
+        problem, block = self._problem, self._activation_block
+        rows = max(_ACTIVATED // block, 1)
+        hidden = sums.new_empty(sums.shape[0], problem.intermediate_size)
+        launch(
+            self._activate, (-(-sums.shape[0] // rows), -(-problem.intermediate_size // block)),
+            sums, self._gate_up_bias, hidden, order, ids_TK, num_sorted, problem.alpha, problem.limit,
+            WIDTH=problem.intermediate_size, ACTIVATION=str(problem.activation), ROWS=rows, BLOCK=block, **self._launch,
+        )  # fmt: skip
+        return hidden
 
 
 def why_not_grouped(problem: ExpertsProblem, platform: Any) -> str | None:

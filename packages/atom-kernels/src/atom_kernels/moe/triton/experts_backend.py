@@ -149,7 +149,7 @@ class TritonExperts:
         order = ids_TK.new_empty(count)
         starts = ids_TK.new_empty(num_experts + 1)
         launch(
-            self._sort, (num_experts,), ids_TK, order, None, starts, count,
+            self._sort, (num_experts, 1), ids_TK, order, None, starts, count, count,
             NUM_EXPERTS=num_experts, BLOCK=_SORT_BLOCK, **self._dependent,
         )  # fmt: skip
         return _Pairs(ids_TK, order, starts, count)

@@ -11,40 +11,41 @@ import triton.language as tl
 from atom_kernels.triton.support import wait_for_inputs
 
 
-@triton.jit(do_not_specialize=["num_pairs"])
+@triton.jit(do_not_specialize=["num_pairs", "part_size"])
 def sort_pairs_kernel(
-    ids_ptr,
-    order_ptr,
-    places_ptr,
-    starts_ptr,
-    num_pairs,
-    NUM_EXPERTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
-    """Pairs by expert, each expert's in their own order: program e counts what comes before e, and places its own.
+    ids_ptr, order_ptr, places_ptr, starts_ptr, num_pairs, part_size,
+    NUM_EXPERTS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Pairs by expert, each expert's in their own order: program (e, part) places those of e in one part of all.
 
-    `places`, the inverse of `order`, is left out where it is None.
+    It counts what comes before them: pairs of the experts before e, and those of e in the parts before. `order` or
+    `places`, its inverse, is left out where it is None. The size of a part is a multiple of BLOCK.
     Every program reads all ids, from the L2 cache: cheaper than a second launch or atomics, and always the same order.
     """
     wait_for_inputs(DEPENDENT)
     expert = tl.program_id(0)
+    first_own = tl.program_id(1) * part_size
     before = tl.zeros([BLOCK], tl.int32)
+    before_part = tl.zeros([BLOCK], tl.int32)
     for first in range(0, num_pairs, BLOCK):
         pairs = first + tl.arange(0, BLOCK)
         ids = tl.load(ids_ptr + pairs, mask=pairs < num_pairs, other=-1)
         before += ((ids >= 0) & (ids < expert)).to(tl.int32)
+        before_part += ((ids == expert) & (first < first_own)).to(tl.int32)
     start = tl.sum(before, axis=0)
     tl.store(starts_ptr + expert, start)
-    for first in range(0, num_pairs, BLOCK):
+    start += tl.sum(before_part, axis=0)
+    end_own = tl.minimum(first_own + part_size, num_pairs)
+    for first in range(first_own, end_own, BLOCK):
         pairs = first + tl.arange(0, BLOCK)
         own = (tl.load(ids_ptr + pairs, mask=pairs < num_pairs, other=-1) == expert).to(tl.int32)
         places = start + tl.cumsum(own, axis=0) - 1
-        tl.store(order_ptr + places, pairs, mask=own > 0)
+        if order_ptr is not None:
+            tl.store(order_ptr + places, pairs, mask=own > 0)
         if places_ptr is not None:
             tl.store(places_ptr + pairs, places, mask=own > 0)
         start += tl.sum(own, axis=0)
-    if expert == NUM_EXPERTS - 1:
+    if (expert == NUM_EXPERTS - 1) & (end_own == num_pairs):
         tl.store(starts_ptr + NUM_EXPERTS, start)
 
 
