@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _MAX_HEAD_DIM = 256
+# Numbers of a program of the prologue, which is one warp: processors hold most of these, and ask memory for most.
+_PROLOGUE_TILE = 512
 
 
 def supports(problem: AttentionProblem, platform: Platform) -> str | None:
@@ -146,7 +148,7 @@ class TritonAttention(MixerRunner):
         write_q = cos_sin is not None or q_norm is not None
         q_out = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device) if write_q else q_THD
         block_d = max(16, power_of_two(problem.head_dim))
-        block_h = min(power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, 1024 // block_d))
+        block_h = min(power_of_two(max(problem.num_heads, problem.num_kv_heads)), max(1, _PROLOGUE_TILE // block_d))
         parts = -(-problem.num_kv_heads // block_h) + (-(-problem.num_heads // block_h) if write_q else 0)
         launch(
             self._prologue_kernel, (metadata.step.num_tokens, parts),
@@ -166,7 +168,7 @@ class TritonAttention(MixerRunner):
             LARGEST=largest_number(problem),
             BLOCK_H=block_h,
             BLOCK_D=block_d,
-            num_warps=4 if block_h * block_d >= 1024 else 2,
+            num_warps=1,
             **self._dependent_launch(),
         )  # fmt: skip
         return q_out
