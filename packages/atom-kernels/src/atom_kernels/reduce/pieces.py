@@ -24,8 +24,8 @@ from atom_kernels.reduce.contract import AllReduceProblem
 from atom_kernels.triton.launch import launch
 
 MAX_PIECES = NUM_SLOTS // 2
-# More than so many times what other kernels sum: pieces of less take the host longer than NCCL takes for them.
-_LEAST = 5
+# More than so many times what other kernels sum: the host takes as long for smaller pieces.
+_LEAST = 3
 # Pieces of what is computed already: one is added while the other is carried.
 _PIECES_OF_WHOLE = 2
 # Products of a piece have whole tiles of rows.

@@ -58,7 +58,8 @@ class CopyEngine:
 
 @functools.cache
 def _driver() -> dict[str, Any]:
-    library = ctypes.CDLL("libcuda.so.1")
+    # Calls that keep the interpreter to themselves: they return at once, and taking it back costs more than they do.
+    library = ctypes.PyDLL("libcuda.so.1")
     calls = {name: getattr(library, name) for name in _CALLS}
     for name, types in _CALLS.items():
         calls[name].argtypes = types
