@@ -14,7 +14,9 @@ def run_assembly(text: str, given: Mapping[str, int]) -> dict[str, int]:
     registers = {name: value & _WORD for name, value in given.items()}
     for line in text.strip("{} ").split(";"):
         name, *operands = line.replace(",", " ").split() or [""]
-        if name == "mov.b32":  # a word into two halves
+        if name == "mov.b32" and len(operands) == 2:
+            registers[operands[0]] = registers[operands[1]]
+        elif name == "mov.b32":  # a word into two halves
             low, high, word = operands[0].strip("{}"), operands[1].strip("{}"), registers[operands[2]]
             registers[low], registers[high] = word & 0xFFFF, word >> 16
         elif name and name != ".reg":
@@ -31,6 +33,12 @@ def _permuted(low: int, high: int, places: int) -> int:
     """Each byte is one of those of two words."""
     both = low | high << 32
     return sum((both >> 8 * (places >> 4 * byte & 7) & 255) << 8 * byte for byte in range(4))
+
+
+def _of_and_or(result: int, table: int) -> int:
+    if table != 0xEA:
+        raise NotImplementedError(f"only (a & b) | c is run here, not the table {table:#x}")
+    return result
 
 
 def _product(left: int, right: int) -> int:
@@ -50,6 +58,9 @@ _INSTRUCTIONS = {
     "or.b32": lambda left, right: left | right,
     "shl.b32": lambda word, count: word << count,
     "shr.b32": lambda word, count: word >> count,
+    "shf.l.wrap.b32": lambda low, high, count: (high << count) | (low >> 32 - count),
+    "add.u32": lambda left, right: left + right,
+    "lop3.b32": lambda word, mask, added, table: _of_and_or(word & mask | added, table),
     "mad.lo.u32": lambda left, right, added: left * right + added,
     "prmt.b32": _permuted,
     "cvt.rn.f16x2.e4m3x2": _halves_of_e4m3,

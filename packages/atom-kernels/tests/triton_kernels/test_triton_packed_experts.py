@@ -134,11 +134,12 @@ def test_words_hold_what_a_thread_has_of_a_block():
     packed = torch.randint(0, 256, (40, 200 // 2), dtype=torch.uint8)
     words, codes = fragments(packed).long() & 0xFFFFFFFF, unpack_nibbles(packed).long()
     assert words.shape == (2, 2, ROWS, WORDS)
-    places = [(15, (8, 7, 6)), (12, (5, 4, 3)), (9, (2, 1, 0)), (14, (13, 11, 10))]
+    # The first of each pair: sign, exponent and mantissa; the second has them 16 bits away.
+    places = [(15, 8, 7, 6), (11, 4, 3, 2), (5, 30, 29, 28), (1, 26, 25, 0)]
     for column in range(200):
         word = 4 * (column // 2 % 4) + column // 32 % 4
-        bits = words[:, column // 128, :, word].flatten()[:40] >> 16 * (column % 2)
-        sign, (e1, e0, m) = places[column // 8 % 4]
+        bits = words[:, column // 128, :, word].flatten()[:40]
+        sign, e1, e0, m = ((place + 16 * (column % 2)) % 32 for place in places[column // 8 % 4])
         found = (bits >> sign & 1) << 3 | (bits >> e1 & 1) << 2 | (bits >> e0 & 1) << 1 | bits >> m & 1
         assert torch.equal(found, codes[:, column])
 

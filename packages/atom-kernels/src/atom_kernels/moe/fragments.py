@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from atom_kernels.formats import Codes
 from atom_kernels.linear.contract import LinearProblem
-from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, e2m1_in_word, words_of_powers
+from atom_kernels.linear.triton.packed_weights import PACKED_LAYOUT, TILE, words_of_powers
 from atom_kernels.operator import WeightLayout
 
 # Words of 32 bits that hold a row of a tile.
@@ -23,7 +23,7 @@ def fragments(packed: torch.Tensor) -> torch.Tensor:
 
     Four threads share 16 inputs of a row: thread i has inputs 2i and 2i + 1, and those 8 after them. A word holds what
     one thread has of a block of 32 inputs, which share a scale: input ``32 j + 16 b + 8 h + 2 i + p`` of a tile lies in
-    word ``4 i + j``, in half p, as code ``2 b + h`` (`e2m1_in_word`). Inputs and rows past the last are zeros.
+    word ``4 i + j`` as the p-th of code ``2 b + h`` (`pair_in_word`). Inputs and rows past the last are zeros.
     """
     filled = pad(packed, (0, -packed.shape[1] % (TILE // 2), 0, -packed.shape[0] % ROWS))
     # Each byte has the codes of both halves; [blocks, ROWS, tiles, j, 2 b + h, i].
@@ -45,10 +45,25 @@ def powers(scale: torch.Tensor) -> torch.Tensor:
     return pad(words, (0, 0, 0, -words.shape[0] % ROWS)).unflatten(0, (-1, ROWS)).transpose(1, 2).contiguous()
 
 
+# Where a word of 32 bits has the four bits of the first of each pair, the sign first; those of the second are 16 away.
+PLACES = ((15, 8, 7, 6), (11, 4, 3, 2), (5, 30, 29, 28), (1, 26, 25, 0))
+
+
+def pair_in_word(code: int, first: int, second: int) -> int:
+    """The bits of a word of 32 that hold two e2m1 as its first to fourth pair.
+
+    Each half of a pair goes where a bfloat16 has its sign and the last bits of its exponent and first of its mantissa:
+    bits 15 and 8 to 6. No rotation is needed for that, one by 4 or 10 to the left, and two for the last pair.
+    """
+    bits = [(place + 16 * half) % 32 for half in (0, 1) for place in PLACES[code]]
+    codes = [one >> 3 - bit & 1 for one in (first, second) for bit in range(4)]
+    return sum(code << bit for code, bit in zip(codes, bits, strict=True))
+
+
 # A byte of two e2m1 as each of the four codes: int32 [4, 256].
-_IN_WORDS = torch.tensor(
-    [[e2m1_in_word(code, byte & 15) | e2m1_in_word(code, byte >> 4) << 16 for byte in range(256)] for code in range(4)]
-).to(torch.int32)
+_IN_WORDS = torch.tensor([[pair_in_word(code, byte & 15, byte >> 4) for byte in range(256)] for code in range(4)]).to(
+    torch.int32
+)
 
 
 def _pack(problem: LinearProblem, weights: Mapping[str, torch.Tensor | None]) -> Mapping[str, torch.Tensor | None]:

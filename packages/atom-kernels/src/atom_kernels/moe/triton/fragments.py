@@ -15,22 +15,23 @@ from atom_kernels.moe import fragments
 ROWS, WORDS = tl.constexpr(fragments.ROWS), tl.constexpr(fragments.WORDS)
 # What an exponent lacks whose last bits are those of an e2m1; and what the exponents of scales take up of it.
 _BIAS = tl.constexpr(2.0**126)
-_POWER_PLACE = 126 - E2M1_SUM_EXPONENT
-# The four codes of both halves of a word as bfloat16, each times the scale that is one of four bytes: as a bfloat16 in
-# both halves, it takes up what exponents lack.
+_TWO_PLACES = (126 - E2M1_SUM_EXPONENT << 7) * 0x10001
+_PLACES = tl.constexpr(fragments.PLACES)
+# The four pairs of a word as bfloat16, each times the scale that is one of four bytes: as a bfloat16 in both halves, it
+# takes up what exponents lack. Two scales become one word, which the compiler makes once for all words of a row.
 _SCALED_PAIRS = tl.constexpr(
     tuple(
         "{ .reg .b32 a, b, c, d, s, t; "
-        f"prmt.b32 s, $9, 0, 0x4{block}4{block}; mad.lo.u32 s, s, 128, {(_POWER_PLACE << 7) * 0x10001}; "
+        f"{shift}; and.b32 s, s, 0x7F807F80; add.u32 s, s, {_TWO_PLACES}; prmt.b32 s, s, 0, {half}; "
         "and.b32 a, $8, 0x81C081C0; "
-        "shl.b32 t, $8, 3; and.b32 b, t, 0x81C081C0; "
-        "shl.b32 t, $8, 6; and.b32 c, t, 0x81C081C0; "
-        "shl.b32 t, $8, 1; and.b32 d, t, 0x80008000; "
-        "shr.b32 t, $8, 5; and.b32 t, t, 0x01000100; or.b32 d, d, t; "
-        "shr.b32 t, $8, 4; and.b32 t, t, 0x00C000C0; or.b32 d, d, t; "
+        "shl.b32 t, $8, 4; and.b32 b, t, 0x81C081C0; "
+        "shf.l.wrap.b32 t, $8, $8, 10; and.b32 c, t, 0x81C081C0; "
+        "shf.l.wrap.b32 t, $8, $8, 14; and.b32 d, t, 0x81808180; "
+        "shl.b32 t, $8, 6; and.b32 t, t, 0x00400040; or.b32 d, d, t; "
         "mul.bf16x2 a, a, s; mul.bf16x2 b, b, s; mul.bf16x2 c, c, s; mul.bf16x2 d, d, s; "
         "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; mov.b32 {$4, $5}, c; mov.b32 {$6, $7}, d; }"
-        for block in range(4)
+        for half in ("0x1010", "0x3232")
+        for shift in ("shl.b32 s, $9, 7", "shr.b32 s, $9, 1")
     )
 )
 _EIGHT = tl.constexpr((tl.bfloat16,) * 8)
@@ -100,25 +101,17 @@ def _block(words, powers_N, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
         )  # fmt: skip
     else:
         scale = float_of_power((powers_N >> (8 * BLOCK)) & 255)[:, None]
-        a, b = _code(words, 0, 15, 6) * scale, _code(words, 16, 15, 6) * scale
-        c, d = _code(words, 0, 12, 3) * scale, _code(words, 16, 12, 3) * scale
-        e, f = _code(words, 0, 9, 0) * scale, _code(words, 16, 9, 0) * scale
-        g, h = _last_code(words, 0) * scale, _last_code(words, 16) * scale
+        a, b = _code(words, 0, 0) * scale, _code(words, 0, 1) * scale
+        c, d = _code(words, 1, 0) * scale, _code(words, 1, 1) * scale
+        e, f = _code(words, 2, 0) * scale, _code(words, 2, 1) * scale
+        g, h = _code(words, 3, 0) * scale, _code(words, 3, 1) * scale
     return tl.join(tl.join(tl.join(a, b), tl.join(c, d)), tl.join(tl.join(e, f), tl.join(g, h)))
 
 
 @triton.jit
-def _code(words, HALF: tl.constexpr, SIGN: tl.constexpr, REST: tl.constexpr):
-    """float32 of the codes that lie at those bits of a half."""
-    return _float_of_e2m1((words >> (HALF + SIGN)) & 1, (words >> (HALF + REST)) & 7)
-
-
-@triton.jit
-def _last_code(words, HALF: tl.constexpr):
-    rest = ((words >> (HALF + 11)) & 4) | ((words >> (HALF + 10)) & 3)
-    return _float_of_e2m1((words >> (HALF + 14)) & 1, rest)
-
-
-@triton.jit
-def _float_of_e2m1(sign, rest):
+def _code(words, PAIR: tl.constexpr, HALF: tl.constexpr):
+    """float32 of one half of a pair."""
+    sign = (words >> (_PLACES[PAIR][0] + 16 * HALF) % 32) & 1
+    exponent = (words >> (_PLACES[PAIR][2] + 16 * HALF) % 32) & 3
+    rest = exponent << 1 | (words >> (_PLACES[PAIR][3] + 16 * HALF) % 32) & 1
     return (sign << 31 | rest << 22).to(tl.float32, bitcast=True) * _BIAS
