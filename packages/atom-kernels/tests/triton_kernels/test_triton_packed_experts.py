@@ -101,6 +101,23 @@ def test_rounding_rows_is_tried_where_that_is_allowed():
         assert not is_tried(problem)
 
 
+def test_fragments_of_several_tokens_are_read_in_tiles_of_which_three_fit_on_an_nvidia_processor():
+    """Measured on an H200: 64 outputs for one token, and for more 128 with a limit of registers."""
+    gpt_oss = ExpertsProblem(32, 4, 2880, 2880, torch.bfloat16, gate_up_format=Mxfp4(), down_format=Mxfp4())
+
+    def tile(problem, num_tokens):
+        config = default_config(problem, num_tokens)
+        assert config.gate_up == config.down
+        return config.down.block_m, config.down.block_n, config.down.launch().get("maxnreg")
+
+    with use_platform(Platform.nvidia("sm_90")):
+        assert [tile(gpt_oss, num) for num in (1, 32, 128)] == [(16, 64, None), (16, 128, 168), (32, 128, 168)]
+        codes = Float8(128, 128)
+        assert tile(replace(gpt_oss, gate_up_format=codes, down_format=codes), 32) == (16, 64, None)
+    with use_platform(Platform.rocm("gfx942")):
+        assert tile(gpt_oss, 32) == (16, 64, None)  # AMD's compiler knows no such limit
+
+
 def test_instructions_of_a_gpu_make_of_words_what_they_hold():
     """The interpreter has no assembly: its words are run here."""
     draw = torch.Generator().manual_seed(0)

@@ -17,6 +17,8 @@ from atom_kernels.platform import detect_platform
 from atom_kernels.triton.limits import fitting
 from atom_kernels.tuned import tuned_rows
 
+# With so many registers a thread, three programs of four warps have a place on a processor.
+_REGISTERS_FOR_THREE = 168
 # Up to this many pairs of a token and an expert, programs find their pairs themselves.
 FEW_PAIRS = 256
 
@@ -29,8 +31,8 @@ class TileConfig:
         group_m: blocks of pairs that go through all outputs together, so that weights and rows stay in the L2 cache.
         swap: outputs are the long side of the tensor core's tile, which suits few pairs.
         num_warps, num_stages: warps of a program, and how many of its loads are in flight.
-        dependent: whether programs start, and wait, while the kernel before still runs.
-        prefetch: lines of 128 bytes of each row of the second product's weights that a waiting program asks for.
+        rounds: rows are rounded to the problem's `input_format` first.
+        max_registers: the limit of a thread on NVIDIA, so that more programs fit on a processor; None sets none.
     """
 
     block_m: int = 16
@@ -41,10 +43,13 @@ class TileConfig:
     num_warps: int = 4
     num_stages: int = 4
     rounds: bool = False
+    max_registers: int | None = None
 
     def launch(self) -> dict[str, Any]:
         """The kernel's constants."""
+        limit = {} if self.max_registers is None else {"maxnreg": self.max_registers}
         return {
+            **limit,
             "BLOCK_M": self.block_m,
             "BLOCK_N": self.block_n,
             "BLOCK_K": self.block_k,
@@ -145,10 +150,8 @@ def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfi
     pairs_of_expert = num_tokens * problem.top_k / problem.num_routed
     if problem.dtype.itemsize == 4:
         tile = TileConfig(block_m=16, block_n=64, block_k=128, swap=True, num_stages=2)
-    elif pairs_of_expert <= 8:
-        tile = TileConfig(16, 64, 128, swap=True)
     elif pairs_of_expert <= 24:
-        tile = TileConfig(32, 64, 128, swap=True)
+        tile = _of_few_pairs(problem, num_tokens, 16 if pairs_of_expert <= 8 else 32)
     elif pairs_of_expert <= 96:
         tile = TileConfig(64, 128, 128, swap=True, num_stages=3)
     else:
@@ -156,6 +159,17 @@ def _default_of_packed(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfi
     itemsize = problem.dtype.itemsize
     tile = fitting(tile, "block_m", lambda tile: (tile.block_m * itemsize + tile.block_n) * tile.block_k)
     return _of_formats(problem, tile)
+
+
+def _of_few_pairs(problem: ExpertsProblem, num_tokens: int, height: int) -> TileConfig:
+    """Fragments are read with fewer instructions a weight by higher tiles, of which three fit on an NVIDIA processor.
+
+    One token has too few programs for that.
+    """
+    are_fragments = all(matrix.held.codes is Codes.E2M1 for matrix in problem.matrices.values())
+    if num_tokens == 1 or not are_fragments or detect_platform().vendor != "nvidia":
+        return TileConfig(height, 64, 128, swap=True)
+    return TileConfig(height, 128, 128, swap=True, max_registers=_REGISTERS_FOR_THREE)
 
 
 def _of_formats(problem: ExpertsProblem, tile: TileConfig) -> ExpertsConfig:
