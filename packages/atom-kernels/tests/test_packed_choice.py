@@ -53,6 +53,18 @@ def test_untuned_packed_weights_have_a_configuration_for_each_number_of_rows_up_
     assert all(16 <= config.block_m <= rows for rows, config in found.items() if rows > 1)
 
 
+def test_one_row_of_many_inputs_in_int4_is_multiplied_as_16_are():
+    def block_m(name="int4", platform=HOPPER, **rules):
+        problem = problem_of(name, **{"inputs": 14336, "outputs": 4096} | rules)
+        with use_platform(platform):
+            return packed_config(problem, 1, platform).block_m
+
+    assert block_m() == 16
+    assert block_m(inputs=12288) == block_m(gated=True) == block_m(dtype=torch.float32) == 1
+    assert block_m("int4 in groups of 16") == block_m("int8") == block_m("mxfp4") == 1
+    assert block_m(platform=Platform.rocm("gfx942")) == 1
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_are_rounded_where_the_checkpoint_allows_it_and_the_gpu_multiplies_fp8(name):
     allows = FORMATS[name][1] is not None

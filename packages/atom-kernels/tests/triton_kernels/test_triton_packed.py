@@ -10,6 +10,7 @@ import torch
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
 from atom_kernels.linear import LINEAR, LinearProblem
+from atom_kernels.linear.triton import int4_row
 from atom_kernels.linear.triton.backend import PACKED_SKINNY_BACKEND
 from atom_kernels.linear.triton.packed_product import made_plain, packed_linear
 from atom_kernels.linear.triton.packed_weights import PLANE, TILE, pack, packing_of, planes, why_not_packed
@@ -19,6 +20,7 @@ from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
 from atom_kernels.operator import Tolerance
 from atom_kernels.platform import Platform, detect_platform
 from atom_kernels.select import select
+from gpu_assembly import run_assembly
 from told_formats import Told
 
 DEVICE = detect_platform().device
@@ -86,6 +88,19 @@ def test_words_hold_four_planes_of_neighboring_inputs():
         word = words[:, column // TILE * PLANE + column % PLANE]
         assert torch.equal(word >> 4 * (column % TILE // PLANE) & 15, codes[:, column])
     assert not (words[:, PLANE + 200 % PLANE :] >> 8).any()  # what fills up the last tile
+
+
+def test_instructions_of_a_gpu_find_both_codes_of_two_words_in_each_plane():
+    """The interpreter has no assembly: its words are run here."""
+    packed = torch.randint(0, 256, (2, TILE // 2), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    words, codes = planes(packed, "int4").view(torch.int32).tolist(), unpack_nibbles(packed)
+    for row in range(2):
+        for lane in range(PLANE):
+            for plane in range(TILE // PLANE):
+                at = lane % 2 * (TILE // PLANE) + plane
+                found = run_assembly(int4_row.CODE_IN_PLACE.value[at], {"$1": words[row][lane // 2]})["$0"]
+                number = torch.tensor(found, dtype=torch.int32).view(torch.float32).item()
+                assert number - int4_row.ADDED.value[at] == codes[row, plane * PLANE + lane]
 
 
 def test_rows_may_be_rounded_with_a_scale_for_each_group_of_inputs():

@@ -51,9 +51,6 @@ _INT4_PAIR = tl.constexpr(
     )
 )
 
-# A code at its place in a float32 of 2 ** 23 and more.
-_INT4_IN_PLACE = tl.constexpr(tuple(f"lop3.b32 $0, $1, {15 << 4 * plane}, 0x4B000000, 0xEA;" for plane in range(4)))
-
 
 @triton.jit
 def chunks_of(codes_ptr, rows, place, K: tl.constexpr, IS_PLANAR: tl.constexpr, EVEN: tl.constexpr):
@@ -73,17 +70,11 @@ def chunks_of(codes_ptr, rows, place, K: tl.constexpr, IS_PLANAR: tl.constexpr, 
 
 
 @triton.jit
-def decode_in_place(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: tl.constexpr, PRECISION: tl.constexpr):
+def decode_in_place(codes, plane: tl.constexpr, KIND: tl.constexpr, FROM_ZERO: tl.constexpr):
     """As `decode`, times ``16 ** plane`` for int4, which spares a shift."""
     if KIND == "int4":
         words = codes.to(tl.uint16, bitcast=True).to(tl.int32)
-        if PRECISION == "pairs":
-            # The compiler would take two instructions.
-            bits = tl.inline_asm_elementwise(
-                _INT4_IN_PLACE[plane], "=r,r", [words], dtype=tl.int32, is_pure=True, pack=1
-            )
-        else:
-            bits = (words & (15 << (4 * plane))) | 0x4B000000
+        bits = (words & (15 << (4 * plane))) | 0x4B000000
         return bits.to(tl.float32, bitcast=True) - (8388608.0 + (0 if FROM_ZERO else 8 << (4 * plane)))
     else:
         return decode(codes, plane, KIND, FROM_ZERO)

@@ -28,6 +28,7 @@ from atom_kernels.linear.triton.codes import (
     scaled_e2m1,
     scaled_e2m1_in_pairs,
 )
+from atom_kernels.linear.triton.int4_row import int4_products_of_one_row, is_int4_in_pairs
 
 
 @triton.jit
@@ -42,6 +43,25 @@ def packed_products_of_one_row(
     A thread reads 8 codes of a row at a time, or words with 8 codes in each plane, and as many inputs. All is held as
     [chunks, rows, lanes]: changing between shapes would go through shared memory.
     """
+    if is_int4_in_pairs(KIND, GROUP, PRECISION):
+        return int4_products_of_one_row(
+            x_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, begin,
+            K, GATED, GROUP, GROUP_ROWS, STEPS, STAGES, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    else:
+        return _products_of_one_row(
+            x_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, begin,
+            K, GATED, KIND, GROUP, GROUP_ROWS, STEPS, EVEN, STAGES, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+
+
+@triton.jit
+def _products_of_one_row(
+    x_ptr, codes_ptr, scale_ptr, minimum_ptr, norm_weight_ptr, norm_offset, rows, up_rows, begin,
+    K: tl.constexpr, GATED: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
+    STEPS: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """As `packed_products_of_one_row`, of all kinds."""
     is_planar: tl.constexpr = KIND == "int4" or KIND == "e2m1"
     has_minimum: tl.constexpr = has_offset(scale_ptr, minimum_ptr, KIND)
     lanes: tl.constexpr = 8
@@ -104,9 +124,9 @@ def packed_products_of_one_row(
             else:
                 total += x
                 x = _for_codes_in_place(x, plane, KIND)
-                product += decode_in_place(codes, plane, KIND, has_minimum, PRECISION) * x
+                product += decode_in_place(codes, plane, KIND, has_minimum) * x
                 if GATED:
-                    up_product += decode_in_place(up_codes, plane, KIND, has_minimum, PRECISION) * x
+                    up_product += decode_in_place(up_codes, plane, KIND, has_minimum) * x
         if not by_powers and not scales_planes:
             group = tl.minimum(first_inputs, K - 1) // GROUP
             all_inputs = tl.sum(total, axis=2) if has_minimum else 0.0
