@@ -13,7 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from atom_kernels.formats import Integers, Offset
 from atom_kernels.linear import LINEAR, LinearProblem
+from atom_kernels.native import native_unavailable
 from atom_kernels.recording import record, recordable
+from atom_kernels.recording.native_calls import joined
 from atom_kernels.recording.operators import out_variant, quickest
 from atom_kernels.select import select
 
@@ -232,3 +234,36 @@ def test_a_kernel_without_memory_is_an_error():
     recorded = record(lambda: recordable(lambda: answers.pop(0))())
     with pytest.raises(MemoryError, match="no memory"):
         recorded.replay()
+
+
+def run_all(calls):
+    for call in calls:
+        call()
+
+
+WHOLE = [ctypes.c_int32(-5), ctypes.c_void_p(None), ctypes.c_void_p(2**64 - 8)]
+WHOLE += [ctypes.c_int64(-number << 32) for number in range(len(WHOLE), 32)]
+REAL = [ctypes.c_float(0.1), ctypes.c_double(-1e300)] * 4
+MIXED = [each for pair in zip(WHOLE, REAL, strict=False) for each in pair] + WHOLE[8:]
+
+
+@pytest.mark.parametrize("arguments", [MIXED, MIXED + WHOLE[:1], MIXED + REAL[:1]], ids=["fit", "whole", "real"])
+def test_kernels_get_arguments_of_every_kind_again_and_again(arguments):
+    seen = []
+    types = [type(each) for each in arguments]
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int64, *types)(lambda *values: seen.append(values) or 7)
+    kernel.argtypes = types
+    calls = joined([(kernel, tuple(arguments), 7)] * 3 + [(seen.append, ("Python",), None)])
+    run_all(calls)
+    assert seen == [tuple(each.value for each in arguments)] * 3 + ["Python"]
+    if native_unavailable("replay") is None:
+        assert len(calls) == (2 if arguments is MIXED else 4)
+
+
+def test_a_kernel_that_answers_otherwise_ends_the_replay():
+    answers = iter([0, 1])
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int64)(lambda: next(answers))
+    calls = joined([(kernel, (), 0)] * 3)
+    with pytest.raises(MemoryError, match="no memory"):
+        run_all(calls)
+    assert next(answers, None) is None

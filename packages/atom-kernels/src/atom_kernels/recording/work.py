@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from atom_kernels.recording.native_calls import Call, joined
 from atom_kernels.recording.operators import (
     COMPOSED,
     ReadsOfHost,
@@ -26,7 +27,6 @@ from atom_kernels.recording.operators import (
     why_not_again,
 )
 
-_Call = tuple[Callable[..., Any], Sequence[Any], Any]
 _recording: ContextVar[_Recording | None] = ContextVar("recording", default=None)
 # Tensors are aligned as torch's own are.
 _ALIGNMENT = 64
@@ -51,10 +51,11 @@ class RecordedWork:
     """
 
     def __init__(
-        self, outputs: Any, calls: Sequence[_Call], memory: Sequence[np.ndarray], why_not: str | None = None
+        self, outputs: Any, calls: Sequence[Call], memory: Sequence[np.ndarray], why_not: str | None = None
     ) -> None:
         self.outputs, self.why_not = outputs, why_not
-        self._calls, self._memory = calls, memory
+        # What C gets of the calls are addresses: they keep what lies there.
+        self._calls, self._steps, self._memory = calls, joined(calls), memory
 
     @property
     def num_bytes(self) -> int:
@@ -70,9 +71,8 @@ class RecordedWork:
         """
         if self.why_not is not None:
             raise RuntimeError(f"this work cannot be replayed, since {self.why_not}: see why_not before")
-        for function, arguments, answer in self._calls:
-            if function(*arguments) != answer:
-                raise MemoryError("a recorded kernel found no memory for what it unpacks")
+        for step in self._steps:
+            step()
 
 
 def record(work: Callable[[], Any]) -> RecordedWork:
@@ -109,7 +109,7 @@ class _Recording(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
         self.memory: list[np.ndarray] = []
         self.why_not: str | None = None
         self._free: dict[int, list[np.ndarray]] = {}
