@@ -31,13 +31,8 @@
 #endif
 /* Up to so many rows of x, reading the weight takes as long as arithmetic: its panels are small, and while one is
  * multiplied the next one is on its way to the L2. */
-#if VL == 16
 #define STREAMED_ROWS 32
 #define STREAMED_PANEL_ROWS 32
-#else
-#define STREAMED_ROWS 0
-#define STREAMED_PANEL_ROWS PANEL_ROWS
-#endif
 /* A stream of weights is asked for so many bytes before they are needed: memory answers after about that many. */
 #define BYTES_AHEAD 3072
 /* From so many rows of x on, arithmetic takes longer than reading the weight, and three pass at a time (if VL is 8). */
@@ -55,6 +50,21 @@ INLINE void outputs_of_thread(int64_t n_size, int64_t *from, int64_t *to) {
     *from = tiles * thread / threads * TILE;
     *to = thread == threads - 1 ? n_size : tiles * (thread + 1) / threads * TILE;
 }
+
+#if VL == 8
+/* Rows [from, to) of a panel ask for the weight `ahead` rows further on. */
+typedef struct {
+    int64_t from, to;
+    int ahead;
+} asking_t;
+
+INLINE int ahead_of(asking_t asking, int64_t n) { return n >= asking.from && n < asking.to ? asking.ahead : 0; }
+
+/* Which rows of a panel ask for the next one in pass `pass` of `passes`: memory has all of them to answer in. */
+INLINE asking_t share_of_asking(int64_t from, int64_t to, int64_t pass, int64_t passes, int next) {
+    return (asking_t){from + (to - from) * pass / passes, from + (to - from) * (pass + 1) / passes, next};
+}
+#endif
 
 #define T float
 #define OUT float

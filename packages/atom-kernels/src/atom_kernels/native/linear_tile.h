@@ -26,10 +26,10 @@ INLINE vf NAME(tile)(const int NR, const int MR, const int ahead, const T *const
                 VEC w = LOAD(weight + n * stride + k);
                 KEEP(w);
                 const T *further = weight + (n + ahead) * stride + k;
-                if (ahead)
-                    ask_for(further);
-                else if (abreast == 1)
+                if (abreast == 1)
                     ask_for((const char *)further + BYTES_AHEAD);
+                else if (ahead)
+                    ask_for(further);
                 for (int m = 0; m < MR; m++) sums[m * NR + n] = DOT(sums[m * NR + n], xs[m], w);
             }
         }
@@ -77,37 +77,46 @@ INLINE void NAME(block)(const int NR, const int MR, const int ahead, const T *x,
 }
 
 #if VL == 8
-/* The same for three rows of x and four of weight. Twelve sums in flight keep both multipliers busy, which eight do not. */
-INLINE void NAME(three_rows)(const int ahead, const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to,
-                             int64_t k_size, int64_t n_size) {
+/* The products of four rows of weight with three rows of x, as `tile` makes them. */
+INLINE void NAME(three_by_four)(const int ahead, const T *x, const T *weight, int64_t k_size, int64_t stride, vf *sums) {
+    for (int i = 0; i < 2 * TILE; i++) sums[i] = vf_set(0.0f);
+    int64_t k = 0;
+    for (; k + STEP <= k_size; k += STEP) {
+        VEC x0 = LOAD(x + k), x1 = LOAD(x + stride + k), x2 = LOAD(x + 2 * stride + k);
+        KEEP(x0);
+        KEEP(x1);
+        KEEP(x2);
+        for (int i = 0; i < 4; i++) {
+            VEC w = LOAD(weight + i * stride + k);
+            KEEP(w);
+            if (ahead) ask_for(weight + (i + ahead) * stride + k);
+            sums[i] = DOT(sums[i], x0, w);
+            sums[4 + i] = DOT(sums[4 + i], x1, w);
+            sums[8 + i] = DOT(sums[8 + i], x2, w);
+        }
+    }
+    if (k < k_size)
+        for (int i = 0; i < 12; i++)
+            sums[i] = DOT(sums[i], LOAD_TAIL(x + i / 4 * stride + k, k_size - k),
+                          LOAD_TAIL(weight + i % 4 * stride + k, k_size - k));
+}
+
+/* `block` for three rows of x and four of weight. Twelve sums in flight keep both multipliers busy, which eight do not;
+ * they fill the registers, so that the compiler is to see nothing else. */
+static __attribute__((noinline)) void NAME(three_rows)(asking_t asking, const T *x, const T *weight, const T *bias, OUT *out,
+                                                       int64_t from, int64_t to, int64_t k_size, int64_t n_size) {
     const int64_t chunk = CHUNK_BYTES / (int64_t)sizeof(T);
     float totals[4 * PANEL_ROWS];
     for (int64_t start = 0; start < k_size; start += chunk) {
         int64_t left = k_size - start, size = left < chunk ? left : chunk;
-        const T *rows = x + start;
         for (int64_t n = from; n < to; n += 4) {
-            const T *w_rows = weight + n * k_size + start;
+            const T *w = weight + n * k_size + start;
             vf sums[2 * TILE];
-            for (int i = 0; i < 2 * TILE; i++) sums[i] = vf_set(0.0f);
-            int64_t k = 0;
-            for (; k + STEP <= size; k += STEP) {
-                VEC x0 = LOAD(rows + k), x1 = LOAD(rows + k_size + k), x2 = LOAD(rows + 2 * k_size + k);
-                KEEP(x0);
-                KEEP(x1);
-                KEEP(x2);
-                for (int i = 0; i < 4; i++) {
-                    VEC w = LOAD(w_rows + i * k_size + k);
-                    KEEP(w);
-                    if (ahead) ask_for(w_rows + (i + ahead) * k_size + k);
-                    sums[i] = DOT(sums[i], x0, w);
-                    sums[4 + i] = DOT(sums[4 + i], x1, w);
-                    sums[8 + i] = DOT(sums[8 + i], x2, w);
-                }
-            }
-            if (k < size)
-                for (int i = 0; i < 12; i++)
-                    sums[i] = DOT(sums[i], LOAD_TAIL(rows + i / 4 * k_size + k, size - k),
-                                  LOAD_TAIL(w_rows + i % 4 * k_size + k, size - k));
+            const int ahead = ahead_of(asking, n);
+            if (ahead)
+                NAME(three_by_four)(ahead, x + start, w, size, k_size, sums);
+            else
+                NAME(three_by_four)(0, x + start, w, size, k_size, sums);
             vf two = sum_lanes(sums), third = sum_lanes(sums + TILE);
             float *kept = totals + (n - from) * 4;
             if (start) two += vf_load(kept), third += vf_load(kept + TILE);
@@ -123,28 +132,31 @@ INLINE void NAME(three_rows)(const int ahead, const T *x, const T *weight, const
 }
 #endif
 
-/* The same for all rows of x. Behind the first of them, `next` asks for the weight that many rows further on. */
+/* The same for all rows of x. The first of them ask for the weight that they meet soon, and others for that `next` rows
+ * further on, once. */
 static void NAME(panel)(const T *x, const T *weight, const T *bias, OUT *out, int64_t from, int64_t to, int64_t m_size,
                         int64_t k_size, int64_t n_size, const int next) {
     int64_t m = 0;
 #if VL == 8
     if (m_size >= MANY_ROWS)
         for (; m + 3 <= m_size; m += 3)
-            NAME(three_rows)(m ? 0 : 4, x + m * k_size, weight, bias, out + m * n_size, from, to, k_size, n_size);
+            NAME(three_rows)(m ? share_of_asking(from, to, m / 3 - 1, m_size / 3 - 1, next) : (asking_t){from, to, 4},
+                             x + m * k_size, weight, bias, out + m * n_size, from, to, k_size, n_size);
 #endif
     for (; m < m_size; m += MAX_MR) {
         const T *x_block = x + m * k_size;
         OUT *out_block = out + m * n_size;
-        int64_t rows = m_size - m;
+        const int64_t rows = m_size - m;
         if (rows == 1)
-            NAME(block)(TILE, 1, 0, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
-        else if (rows == 2)
+            NAME(block)(TILE, 1, TILE, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
+        else if (rows == 2 && MAX_MR > 2)
             NAME(block)(TILE / 2, 2, TILE, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
         else if (m == 0)
             NAME(block)(TILE / MAX_MR, MAX_MR, TILE / MAX_MR, x_block, weight, bias, out_block, from, to, rows, k_size,
                         n_size);
         else
-            NAME(block)(TILE / MAX_MR, MAX_MR, next, x_block, weight, bias, out_block, from, to, rows, k_size, n_size);
+            NAME(block)(TILE / MAX_MR, MAX_MR, m == MAX_MR ? next : 0, x_block, weight, bias, out_block, from, to, rows,
+                        k_size, n_size);
     }
 }
 
