@@ -8,9 +8,14 @@
  *   NAME(max_few_rows)    so many rows of x need no panel
  * Both ways through add in the order of linear.h: a row of the result has the bits that the decoded weights give there. */
 
+/* Codes of a panel are asked for so many bytes before they are decoded: more of them are on their way at a time, and the
+ * first of the next panel come while this one is multiplied. */
+#define PANEL_CODES_AHEAD 4096
+
 INLINE void NAME(store_block)(const int kind, const uint8_t *codes, const float *scales, const float *minima,
                               const uint8_t *zeros, T *out) {
     vf block[BLOCK / VL];
+    ask_for(codes + PANEL_CODES_AHEAD);
     decode_block(kind, codes, scales, minima, zeros, block);
     for (int i = 0; i < BLOCK / STEP; i++) STORE(out + i * STEP, PACK(block, i));
 }
