@@ -53,6 +53,7 @@ CACHES = {
     "atom_kernels/native/library.py: _open_once": "A library that is compiled from a C source of ours.",
     "atom_kernels/norm/triton_backend.py: _launch_options": "Warps for a row of so many elements on this GPU.",
     "atom_kernels/platform/current.py: _probe_once": "This machine.",
+    "atom_kernels/recording/native_calls.py: _replay": "A function that is compiled from a C source of ours.",
     "atom_kernels/recording/operators.py: out_variant": "Which operator of torch writes into tensors that are there.",
     "atom_kernels/sampling/native_backend.py: _functions": "Functions of the compiled library.",
     "atom_kernels/triton/support.py: has_dependent_launch": "Whether this GPU starts kernels early.",
