@@ -7,8 +7,6 @@
  */
 #include "vector.h"
 
-#include <stdint.h>
-
 #define MOST_WHOLE 32
 #define MOST_REAL 8
 
@@ -28,8 +26,7 @@ typedef int64_t any_function(EIGHT(int64_t), EIGHT(int64_t), EIGHT(int64_t), EIG
 #define EIGHT_OF(array, first) FOUR_OF(array, first), FOUR_OF(array, first + 4)
 
 /* How many of them were made: all, or those before one that did not answer as it was to. */
-int64_t replay_calls(const struct call *calls, int64_t count)
-{
+int64_t replay_calls(const struct call *calls, int64_t count) {
     for (int64_t index = 0; index < count; index++) {
         const struct call *one = &calls[index];
         const int64_t *whole = one->whole;

@@ -236,6 +236,19 @@ def scale_of(
 
 
 @triton.jit
+def scaled_sums(
+    sums, total, scale_ptr, minimum_ptr, rows, group, K: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
+):  # fmt: skip
+    """``sums * scale + minimum * total`` with the numbers of the groups; `total` is that of the inputs."""
+    scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, KIND, GROUP, GROUP_ROWS)
+    if has_offset(scale_ptr, minimum_ptr, KIND):
+        return sums * scale + minimum * total
+    else:
+        return sums * scale
+
+
+@triton.jit
 def scaled_e2m1(codes, powers, plane: tl.constexpr):
     """The float32 weights of a plane; `powers` are those of `powers_of_tile`."""
     return decode(codes, plane, "e2m1", False) * float_of_power((powers >> (8 * plane)) & 255)[:, None]

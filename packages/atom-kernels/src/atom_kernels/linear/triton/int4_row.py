@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.linear.triton.codes import PLANE, TILE, has_offset, scale_of
+from atom_kernels.linear.triton.codes import PLANE, TILE, has_offset, scaled_sums
 
 # For each plane of the first and of the second word in 32 bits: the instruction that brings codes to the bit behind it.
 _HERE, _UP, _DOWN, _AROUND = "mov.b32 t, $1", "shl.b32 t, $1, 8", "shr.b32 t, $1, 8", "shf.l.wrap.b32 t, $1, $1, 16"
@@ -106,11 +106,8 @@ def _scaled_product(
                 CODE_IN_PLACE[4 * half + plane], "=r,r", [words], dtype=tl.float32, is_pure=True, pack=1
             )
             product += code * inputs[2 * plane + half]
-    scale, minimum = scale_of(scale_ptr, minimum_ptr, rows, group, K, "int4", GROUP, GROUP_ROWS)
-    product = tl.sum(product, axis=2) * scale
-    if has_offset(scale_ptr, minimum_ptr, "int4"):
-        product += minimum * total
-    return product
+    sums = tl.sum(product, axis=2)
+    return scaled_sums(sums, total, scale_ptr, minimum_ptr, rows, group, K, "int4", GROUP, GROUP_ROWS)
 
 
 @triton.constexpr_function
