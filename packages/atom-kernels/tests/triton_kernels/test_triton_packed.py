@@ -10,8 +10,8 @@ import torch
 from atom_kernels.cases import mismatch, parity_cases
 from atom_kernels.formats import Float8, Integers, Mxfp4, Nvfp4, Offset, unpack_nibbles
 from atom_kernels.linear import LINEAR, LinearProblem
-from atom_kernels.linear.triton import int4_row
 from atom_kernels.linear.triton.backend import PACKED_SKINNY_BACKEND
+from atom_kernels.linear.triton.one_row import int4
 from atom_kernels.linear.triton.packed_product import made_plain, packed_linear
 from atom_kernels.linear.triton.packed_weights import PLANE, TILE, pack, packing_of, planes, why_not_packed
 from atom_kernels.linear.triton.rounded_rows import rounded_rows
@@ -98,9 +98,9 @@ def test_instructions_of_a_gpu_find_both_codes_of_two_words_in_each_plane():
         for lane in range(PLANE):
             for plane in range(TILE // PLANE):
                 at = lane % 2 * (TILE // PLANE) + plane
-                found = run_assembly(int4_row.CODE_IN_PLACE.value[at], {"$1": words[row][lane // 2]})["$0"]
+                found = run_assembly(int4.CODE_IN_PLACE.value[at], {"$1": words[row][lane // 2]})["$0"]
                 number = torch.tensor(found, dtype=torch.int32).view(torch.float32).item()
-                assert number - int4_row.ADDED.value[at] == codes[row, plane * PLANE + lane]
+                assert number - int4.ADDED.value[at] == codes[row, plane * PLANE + lane]
 
 
 def test_rows_may_be_rounded_with_a_scale_for_each_group_of_inputs():

@@ -12,8 +12,8 @@ import triton.language as tl
 
 from atom_kernels.linear.triton.codes import decode_in_pairs, prefetch_codes
 from atom_kernels.linear.triton.low_rank import added_by_adapters, places_of, prefetch_b
+from atom_kernels.linear.triton.one_row.packed import packed_products_of_one_row
 from atom_kernels.linear.triton.packed import packed_products
-from atom_kernels.linear.triton.packed_row import packed_products_of_one_row
 from atom_kernels.triton.support import prefetch_to_l2, wait_for_inputs
 
 

@@ -1,4 +1,4 @@
-"""Products of one row with packed weights, in Triton: without tensor cores, which would multiply fifteen others.
+"""Products of one row with packed weights, in Triton: without tensor cores.
 
 Shapes: chunks of eight codes, rows of the weight (BLOCK_N of them in a program), lanes of a chunk; K inputs in all.
 """
@@ -19,7 +19,7 @@ from atom_kernels.linear.triton.codes import (
     powers_of_tile,
     scaled_sums,
 )
-from atom_kernels.linear.triton.int4_row import int4_products_of_one_row, is_int4_in_pairs
+from atom_kernels.linear.triton.one_row.int4 import int4_products_of_one_row, is_int4_in_pairs
 
 
 @triton.jit

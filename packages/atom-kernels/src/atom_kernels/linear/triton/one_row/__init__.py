@@ -1,0 +1,1 @@
+"""Products of one row of inputs, which tensor cores would multiply with fifteen others, in Triton."""
