@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
 ]
 
-# Rows of 96 bytes, 170 of which other kernels sum, and the library up to five times as many; a piece has 512 at most.
+# Rows of 96 bytes, 170 of which other kernels sum, and the library up to three times as many; a piece has 512 at most.
 MAX_BYTES, HIDDEN = 16 << 10, 24
 NORM = RMSNormProblem(HIDDEN, torch.float32, 1e-5, 1.0)
 

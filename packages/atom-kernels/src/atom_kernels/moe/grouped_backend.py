@@ -12,9 +12,9 @@ from atom_kernels.moe.contract import ExpertsProblem, experts_inputs
 from atom_kernels.operator import Backend
 from atom_kernels.triton.launch import launch
 
-# Programs that sort, of all experts: each reads all pairs.
+# About so many programs sort, those of all experts together; each of them reads all pairs.
 _SORT_BLOCK, _SORT_WARPS, _SORT_PROGRAMS = 4096, 8, 256
-# The most columns of a program, and how many values it has where it takes several rows.
+# A program has at most so many columns; one that activates takes several short rows, which are so many values.
 _COLUMNS, _ACTIVATED = 1024, 2048
 
 
@@ -50,17 +50,17 @@ class GroupedExperts:
             return out_TD
         order, places, starts = self._sorted(ids_TK)
         row_blocks = -(-problem.hidden_size // self._row_block)
-        rows_of_tokens = {"NUM_EXPERTS": problem.num_experts, "TOP_K": problem.top_k, "WIDTH": problem.hidden_size}
-        rows_of_tokens |= {"BLOCK": self._row_block, **self._launch}
+        constants = {"NUM_EXPERTS": problem.num_experts, "TOP_K": problem.top_k, "WIDTH": problem.hidden_size}
+        constants |= {"BLOCK": self._row_block, **self._launch}
         # Rows of pairs without an expert are neither written, nor computed, nor read.
         sorted_x = x_TD.new_empty(count, problem.hidden_size)
-        launch(self._spread, (x_TD.shape[0], row_blocks), x_TD, places, ids_TK, sorted_x, **rows_of_tokens)
+        launch(self._spread, (x_TD.shape[0], row_blocks), x_TD, places, ids_TK, sorted_x, **constants)
         sums = torch.nn.functional.grouped_mm(sorted_x, self._gate_up, offs=starts[1:])
         hidden = self._activated(sums, ids_TK, order, starts[-1:])
         partial = torch.nn.functional.grouped_mm(hidden, self._down, offs=starts[1:])
         launch(
             self._combine, (x_TD.shape[0], row_blocks),
-            partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD, PARTS=1, **rows_of_tokens,
+            partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD, PARTS=1, **constants,
         )  # fmt: skip
         return out_TD
 

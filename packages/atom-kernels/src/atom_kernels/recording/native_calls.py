@@ -48,8 +48,8 @@ class _NativeCalls:
     """They were seen by `_is_native`."""
 
     def __init__(self, replay: Callable[..., int], calls: Sequence[Call]) -> None:
-        self._calls = np.zeros(len(calls), dtype=_CALL)
-        for packed, (function, arguments, answer) in zip(self._calls, calls, strict=True):
+        packed_calls = np.zeros(len(calls), dtype=_CALL)
+        for packed, (function, arguments, answer) in zip(packed_calls, calls, strict=True):
             packed["function"] = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
             whole = [each.value or 0 for each in arguments if isinstance(each, _WHOLE)]
             packed["whole"][: len(whole)] = [_signed(value) for value in whole]
@@ -57,7 +57,9 @@ class _NativeCalls:
             packed["real"][: len(real)] = real
             if answer is not None:
                 packed["answers"], packed["answer"] = 1, answer
-        self._run = partial(replay, ctypes.c_void_p(self._calls.ctypes.data), ctypes.c_int64(len(calls)))
+        self._run = partial(replay, ctypes.c_void_p(packed_calls.ctypes.data), ctypes.c_int64(len(calls)))
+        # Functions and arguments may keep what their addresses lead to.
+        self._packed_calls, self._calls = packed_calls, calls
 
     def __call__(self) -> None:
         if self._run() != len(self._calls):

@@ -54,8 +54,7 @@ class RecordedWork:
         self, outputs: Any, calls: Sequence[Call], memory: Sequence[np.ndarray], why_not: str | None = None
     ) -> None:
         self.outputs, self.why_not = outputs, why_not
-        # What C gets of the calls are addresses: they keep what lies there.
-        self._calls, self._steps, self._memory = calls, joined(calls), memory
+        self._steps, self._memory = joined(calls), memory
 
     @property
     def num_bytes(self) -> int:

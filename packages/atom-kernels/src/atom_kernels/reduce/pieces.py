@@ -24,7 +24,8 @@ from atom_kernels.reduce.contract import AllReduceProblem
 from atom_kernels.triton.launch import launch
 
 MAX_PIECES = NUM_SLOTS // 2
-# More than so many times what other kernels sum: the host takes as long for smaller pieces.
+# Sums go in pieces that are larger than so many times what other kernels sum: of smaller ones a host that is slow takes
+# longer for the pieces than the library takes for all.
 _LEAST = 3
 # Pieces of what is computed already: one is added while the other is carried.
 _PIECES_OF_WHOLE = 2

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _MAX_HEAD_DIM = 256
-# Numbers of a program of the prologue, which is one warp: processors hold most of these, and ask memory for most.
+# A program of the prologue is one warp with so many numbers: a processor then has most of its reads under way.
 _PROLOGUE_TILE = 512
 
 
