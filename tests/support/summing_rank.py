@@ -117,7 +117,8 @@ def check_pieces(ranks: Any, turns: int) -> None:
         given, more = (parts(ranks.size, rows, torch.bfloat16, 10 * turn + seed) for seed in (0, 1))
         # A rank is late, now one and now the other.
         torch.cuda._sleep(5_000_000 * ((turn + ranks.rank) % 2))
-        first = pieces.send(lambda part: 2 * part, given[ranks.rank] / 2)
+        half = given[ranks.rank] / 2
+        first = pieces.send(lambda run, half=half: 2 * half[run], rows)
         second = pieces.send_whole(more[ranks.rank])
         normed, total = second.add_rms_norm(given[0], weight, norm)
         check(f"{rows} rows in pieces, turn {turn}", torch.equal(first.sum(), in_order(given)))

@@ -120,12 +120,25 @@ class BoundPlan:
     def __call__(self, *inputs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.opaque_op(self.handle, *inputs)
+        return self._kernel_for(inputs[0])(*inputs)
+
+    def in_runs(self, *inputs: Any) -> Callable[[slice], Any]:
+        """The output of an eager call, a run of rows at a time: the first can be sent before the next is computed.
+
+        A kernel that has ``in_runs`` leaves its last step to each run; any other computes the whole at once.
+        """
+        kernel = self._kernel_for(inputs[0])
+        if in_runs := getattr(kernel, "in_runs", None):
+            return in_runs(*inputs)
+        return kernel(*inputs).__getitem__
+
+    def _kernel_for(self, first_input: torch.Tensor) -> Callable[..., Any]:
         if self._limited:
-            num_rows = inputs[0].shape[0]
+            num_rows = first_input.shape[0]
             for max_rows, kernel in self._limited:
                 if num_rows <= max_rows:
-                    return kernel(*inputs)
-        return self._unlimited(*inputs)
+                    return kernel
+        return self._unlimited
 
     def sizes_told_apart(self, most_rows: int) -> list[int]:
         """The least number of rows, up to `most_rows`, for each set of kernels that calls of other numbers launch too.

@@ -97,8 +97,11 @@ def test_grouped_products_of_sorted_rows_agree_and_leave_strangers_out(rules, si
     weights, inputs = make_experts(problem, 19)
     ids = inputs[2]
     ids[3], ids[7, 1] = -1, 5
-    got = GroupedExperts(problem, here(weights))(*on_device(inputs))
+    grouped, inputs_here = GroupedExperts(problem, here(weights)), on_device(inputs)
+    got = grouped(*inputs_here)
     assert mismatch(got, experts(problem, weights, *inputs), MOE_EXPERTS.tolerance(problem)) is None
+    add_up = grouped.in_runs(*inputs_here)
+    assert torch.equal(torch.cat([add_up(slice(0, 8)), add_up(slice(8, 24))]), got)
 
 
 @pytest.mark.parametrize("part_size", [16, 48, 112])

@@ -38,31 +38,42 @@ class GroupedExperts:
         self._gate_up, self._down = gate_up.contiguous().transpose(1, 2), down.contiguous().transpose(1, 2)
         self._gate_up_bias, self._down_bias = weights["gate_up_bias"], weights["down_bias"]
         self._activation_block = min(_COLUMNS, power_of_two(problem.intermediate_size))
-        self._row_block = min(_COLUMNS, power_of_two(problem.hidden_size))
+        block = min(_COLUMNS, power_of_two(problem.hidden_size))
+        self._row_blocks = -(-problem.hidden_size // block)
+        self._of_rows = {"NUM_EXPERTS": problem.num_experts, "TOP_K": problem.top_k, "WIDTH": problem.hidden_size}
+        self._of_rows |= {"BLOCK": block, **self._launch}
 
     def __call__(
         self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
     ) -> torch.Tensor:
+        return self.in_runs(x_TD, weights_TK, ids_TK, base_TD)(slice(None))
+
+    def in_runs(
+        self, x_TD: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, base_TD: torch.Tensor | None = None
+    ) -> Callable[[slice], torch.Tensor]:
+        """The pairs' results, and what adds up those of a run of tokens; see `BoundPlan.in_runs`."""
         problem = self._problem
         x_TD, weights_TK, ids_TK, base_TD = experts_inputs(problem, x_TD, weights_TK, ids_TK, base_TD)
-        out_TD, count = torch.empty_like(x_TD), ids_TK.numel()
-        if count == 0:
-            return out_TD
+        if ids_TK.numel() == 0:
+            return torch.empty_like(x_TD).__getitem__
         order, places, starts = self._sorted(ids_TK)
-        row_blocks = -(-problem.hidden_size // self._row_block)
-        constants = {"NUM_EXPERTS": problem.num_experts, "TOP_K": problem.top_k, "WIDTH": problem.hidden_size}
-        constants |= {"BLOCK": self._row_block, **self._launch}
         # Rows of pairs without an expert are neither written, nor computed, nor read.
-        sorted_x = x_TD.new_empty(count, problem.hidden_size)
-        launch(self._spread, (x_TD.shape[0], row_blocks), x_TD, places, ids_TK, sorted_x, **constants)
+        sorted_x = x_TD.new_empty(ids_TK.numel(), problem.hidden_size)
+        launch(self._spread, (len(x_TD), self._row_blocks), x_TD, places, ids_TK, sorted_x, **self._of_rows)
         sums = torch.nn.functional.grouped_mm(sorted_x, self._gate_up, offs=starts[1:])
         hidden = self._activated(sums, ids_TK, order, starts[-1:])
         partial = torch.nn.functional.grouped_mm(hidden, self._down, offs=starts[1:])
-        launch(
-            self._combine, (x_TD.shape[0], row_blocks),
-            partial, self._down_bias, places, weights_TK, ids_TK, base_TD, out_TD, PARTS=1, **constants,
-        )  # fmt: skip
-        return out_TD
+
+        def combined(run: slice) -> torch.Tensor:
+            out_TD, base = torch.empty_like(x_TD[run]), None if base_TD is None else base_TD[run]
+            pairs = (places.view_as(ids_TK)[run], weights_TK[run], ids_TK[run])
+            launch(
+                self._combine, (len(out_TD), self._row_blocks),
+                partial, self._down_bias, *pairs, base, out_TD, PARTS=1, **self._of_rows,
+            )  # fmt: skip
+            return out_TD
+
+        return combined
 
     def _sorted(self, ids_TK: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """(the pairs by expert, for biases alone, each pair's place among them, where each expert's begin)."""

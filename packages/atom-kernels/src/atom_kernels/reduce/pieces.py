@@ -27,6 +27,8 @@ MAX_PIECES = NUM_SLOTS // 2
 # Sums go in pieces that are larger than so many times what other kernels sum: of smaller ones a host that is slow takes
 # longer for the pieces than the library takes for all.
 _LEAST = 3
+# Each piece costs the host, and with more of them no less is left to wait for.
+_PIECES = 3
 # Pieces of what is computed already: one is added while the other is carried.
 _PIECES_OF_WHOLE = 2
 # Products of a piece have whole tiles of rows.
@@ -56,26 +58,26 @@ class PieceSum:
             return False
         return not (self._memory.arrived.is_cuda and torch.cuda.is_current_stream_capturing())
 
-    def send(self, compute: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> SentPieces:
-        """The sum of ``compute(x)``, whose rows are those of x: a piece is sent while the next one is computed."""
-        return self._send(compute, x, MAX_PIECES)
+    def send(self, compute: Callable[[slice], torch.Tensor], num_rows: int) -> SentPieces:
+        """The sum of what ``compute`` gives for runs of `num_rows` rows: a piece is sent while the next is computed."""
+        return self._send(compute, num_rows, _PIECES)
 
     def send_whole(self, part: torch.Tensor) -> SentPieces:
         """The sum of this rank's part, ``[T, D]``."""
-        return self._send(lambda rows: rows, part, _PIECES_OF_WHOLE)
+        return self._send(part.__getitem__, len(part), _PIECES_OF_WHOLE)
 
-    def _send(self, compute: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, count: int) -> SentPieces:
+    def _send(self, compute: Callable[[slice], torch.Tensor], num_rows: int, count: int) -> SentPieces:
         memory = self._memory
         if memory.open is not None:
             memory.open.close()
         first_number, parts = (memory.num_sent + 1) % _NUMBERS, []
-        piece_rows = min(-(-x.shape[0] // (count * _ROWS_OF_TILES)) * _ROWS_OF_TILES, self._most_rows)
-        for rows in x.split(piece_rows):
-            parts.append(compute(rows).contiguous())
+        piece_rows = min(-(-num_rows // (count * _ROWS_OF_TILES)) * _ROWS_OF_TILES, self._most_rows)
+        for first in range(0, num_rows, piece_rows):
+            parts.append(compute(slice(first, first + piece_rows)).contiguous())
             memory.num_sent += 1
             number = memory.num_sent % _NUMBERS
             memory.carrier.carry(parts[-1], number % NUM_SLOTS, number)
-        memory.open = sent = SentPieces(memory, parts, first_number, x.shape[0])
+        memory.open = sent = SentPieces(memory, parts, first_number, num_rows)
         return sent
 
 

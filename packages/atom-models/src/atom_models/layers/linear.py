@@ -293,5 +293,7 @@ class RowParallelLinear(Linear):
         if self._ranks.size > 1:
             # Rows that came rounded, and those of a step's adapters, belong together.
             is_apart = isinstance(x, torch.Tensor) and self.adapted is None
-            return self._sum.of(self._apply, x) if is_apart else self._sum(self._apply(x))
+            if is_apart and (send := self._sum.sender(x.shape[0])):
+                return send(lambda run: self._apply(x[run]))
+            return self._sum(self._apply(x))
         return Unsummed(self._apply, x) if x.shape[0] <= self.max_fused_rows else self._apply(x)

@@ -28,15 +28,15 @@ class RankSum:
         self._kernel = plan.prepare() if self._ranks.size > 1 and plan.has_kernel else None
         self._pieces = piece_sum(problem)
 
-    def of(self, product: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
-        """The sum of ``product(x)``; rows of a long x are sent while it multiplies the next ones.
+    def sender(self, num_rows: int) -> Callable[[Callable[[slice], torch.Tensor]], Sent] | None:
+        """What sums so many rows while they are computed, a run of them at a time; None if they are summed at once.
 
-        Args:
-            product: gives each row of x a row of the result, whichever rows are beside it.
+        It is called with what computes a run, which gives each row as it would in any other run.
         """
-        if self._pieces is not None and self._pieces.takes(x.shape[0]):
-            return Sent(self._pieces.send(product, x))
-        return self(product(x))
+        if self._pieces is None or not self._pieces.takes(num_rows):
+            return None
+        pieces = self._pieces
+        return lambda compute: Sent(pieces.send(compute, num_rows))
 
     def __call__(self, x: torch.Tensor) -> Any:
         if self._pieces is not None and self._pieces.takes(x.shape[0]):

@@ -76,12 +76,23 @@ class Experts(Layer):
         self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
     ) -> torch.Tensor:
         if self._exchange is None:
-            if self._slots_of:
-                (find_slots,) = self._slots_of
-                ids = find_slots(ids)
-            return self._apply(x, weights, ids, base)
+            return self._apply(x, weights, self._slots(ids), base)
         routed = self._exchange(self._apply, self._slots_of, x, weights, ids)
         return routed if base is None else routed + base
+
+    def in_runs(
+        self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, base: torch.Tensor | None = None
+    ) -> Callable[[slice], torch.Tensor]:
+        """What `forward` gives, a run of tokens at a time: see `BoundPlan.in_runs`."""
+        if self._exchange is None and self._bound is not None:
+            return self._bound.in_runs(x, weights, self._slots(ids), base)
+        return self(x, weights, ids, base).__getitem__
+
+    def _slots(self, ids: torch.Tensor) -> torch.Tensor:
+        if not self._slots_of:
+            return ids
+        (find_slots,) = self._slots_of
+        return find_slots(ids)
 
     def take_part(self) -> None:
         """Compute rows of other engines in a step to which this one has none, as `forward` would with them."""

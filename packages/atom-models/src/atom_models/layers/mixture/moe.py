@@ -92,14 +92,18 @@ class MoE(Layer):
     def forward(self, x: torch.Tensor) -> Term:
         if self._adds_residual:
             return Unsummed(self._sum, x)
+        if send := self._over_ranks.sender(x.shape[0]):
+            return send(self.experts.in_runs(x, *self._routed(x)))
         return self._over_ranks(self._sum(x))
 
     def _sum(self, x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
         """This rank's part of the result, plus `base` if there is one."""
+        return self.experts(x, *self._routed(x, base))
+
+    def _routed(self, x: torch.Tensor, base: torch.Tensor | None = None) -> tuple[Any, Any, torch.Tensor | None]:
+        """Each token's experts, their weights first, and what their sum is added to."""
         weights, ids = self.router(x)
-        if self.shared_experts is not None:
-            base = self.shared_experts(x, base)
-        return self.experts(x, weights, ids, base)
+        return weights, ids, base if self.shared_experts is None else self.shared_experts(x, base)
 
 
 class SharedExperts(Layer):
