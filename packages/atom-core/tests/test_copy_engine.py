@@ -24,7 +24,7 @@ def calls(monkeypatch: pytest.MonkeyPatch):
     names, failing = copy_engine._CALLS, {}
     monkeypatch.setattr(copy_engine, "_driver", driver)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=BESIDE))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=KERNELS))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: KERNELS, raising=False)
     return SimpleNamespace(seen=seen, failing=failing)
 
 
