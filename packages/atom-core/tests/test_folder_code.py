@@ -140,7 +140,7 @@ def test_code_that_fails_is_told_in_its_own_words(folder: Path):
 
 
 def test_code_that_does_not_end_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(data_folder, "TIME_LIMIT", 2)
+    monkeypatch.setattr(data_folder, "TIME_LIMIT", 0.5)
     (folder / "configuration_mine.py").write_text("import time\ntime.sleep(1000)")
-    with pytest.raises(FolderCodeError, match="did not end in 2 seconds"):
+    with pytest.raises(FolderCodeError, match="did not end in 0.5 seconds"):
         as_data(folder)

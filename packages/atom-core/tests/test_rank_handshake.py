@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from select import select
 from typing import Any
 
 import pytest
@@ -174,12 +175,11 @@ def test_a_rank_comes_with_two_connections_that_carry_messages(door: Doorway, co
 
 
 def test_a_rank_comes_once(come: Come):
-    first, second = come(1)[0], come(1)[0]
-    second.settimeout(5.0)
-    assert second.recv(1) == b""
-    first.settimeout(0.05)
-    with pytest.raises(TimeoutError):
-        first.recv(1)
+    both = [come(1)[0], come(1)[0]]
+    (refused,), _, _ = select(both, [], [], 5.0)  # on a busy machine the first to connect may prove itself last
+    assert refused.recv(1) == b""
+    both.remove(refused)
+    assert select(both, [], [], 0.05) == ([], [], [])
 
 
 def test_a_rank_that_is_not_expected_is_not_let_in(door: Doorway, caplog: pytest.LogCaptureFixture):

@@ -140,12 +140,19 @@ class _EngineLoop:
         self._longest_step = 0.0
         self._is_idle = True
         self._is_paused = False
+        self._has_ended = threading.Event()
         core.on_call(lambda: self._inbox.put(Called()))
         for target in (self._receive, self._beat):
             threading.Thread(target=target, args=(folder,), daemon=True).start()
 
     def run(self) -> None:
         """Run until a `Shutdown` comes; an exception means that the engine is dead."""
+        try:
+            self._run()
+        finally:
+            self._has_ended.set()
+
+    def _run(self) -> None:
         core = self._core
         while self._running:
             if self._is_paused or not core.has_unfinished():
@@ -247,8 +254,8 @@ class _EngineLoop:
                     self._inbox.put(error)
 
     def _beat(self, folder: str) -> None:
-        with contextlib.suppress(zmq.ZMQError):
-            sender = _Sender(self._context, news_address(folder))
+        sender = _Sender(self._context, news_address(folder))
+        with contextlib.suppress(zmq.ContextTerminated), contextlib.closing(sender):
             waited, num_steps = 0.0, 0
             while True:
                 if (failure := self._core.failure) is not None:
@@ -257,7 +264,8 @@ class _EngineLoop:
                     waited, num_steps = 0.0, self._num_steps
                 stopped = self._core.stopped_ranks if waited else ()
                 sender.send(Pulse(waited, self._core.stats(), self._num_steps, self._longest_step, stopped))
-                time.sleep(PULSE_SECONDS)
+                if self._has_ended.wait(PULSE_SECONDS):
+                    return
                 # Pulses are counted, not the clock: time for which the process was stopped is no fault of a step.
                 if not self._core.is_preparing:
                     waited += PULSE_SECONDS
@@ -280,9 +288,9 @@ class _Sender:
 
 
 def _close(context: zmq.Context, sender: _Sender) -> None:
-    """Let the last message out. The context is left to the end of the process: other threads still use it."""
+    """Let the last message out, for at most as long as sockets linger; threads of an `_EngineLoop` end with it."""
     sender.close()
-    time.sleep(0.1)
+    context.term()
 
 
 def _die_with_parent(folders: list[str]) -> None:

@@ -37,6 +37,7 @@ class EngineProcess:
         self.folder = tempfile.mkdtemp(prefix="atom-")  # mode 0700
         self._args, self._rank, self._meeting = args, rank, meeting
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_ended = threading.Event()
 
     def spawn(self, model_path: Path, on_exit: Callable[[], None]) -> None:
         """Start the process; `on_exit` is called from a thread when it has ended, for whatever reason."""
@@ -56,6 +57,7 @@ class EngineProcess:
 
         def watch() -> None:
             process.wait()
+            self._has_ended.set()
             on_exit()
 
         threading.Thread(target=watch, name="engine-watch", daemon=True).start()
@@ -83,11 +85,9 @@ class EngineProcess:
         """Wait `grace` seconds for the process to end, then kill it; remove the folder. Blocks."""
         process = self._process
         if process is not None:
-            try:
-                process.wait(grace)
-            except subprocess.TimeoutExpired:
+            if not self._has_ended.wait(grace):
                 process.kill()
-                process.wait()
+                self._has_ended.wait()
             if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
