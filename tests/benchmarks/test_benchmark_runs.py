@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.block_models import BLOCKS
+from benchmarks.blocks import open_sides
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +94,15 @@ def test_models_of_one_building_block_are_measured(tmp_path: Path):
     ]
     ratios = [result["times_faster_than"]["transformers"]["median"] for result in results]
     assert document["lowest_ratio"] == min(ratios) > 0
+
+
+@pytest.mark.parametrize("block", ["mixture of experts", "fallback, Qwen3"])
+def test_threads_of_all_sides_of_a_block_wait_alike(block: str, monkeypatch: pytest.MonkeyPatch):
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr("benchmarks.blocks.SideProcess", lambda name, environment, **_: given.append(environment))
+    sides = open_sides(block, {})
+    assert len(given) == len(sides) >= 2
+    assert given == [{"GOMP_SPINCOUNT": "300000"}] * len(sides)
 
 
 @pytest.mark.slow
