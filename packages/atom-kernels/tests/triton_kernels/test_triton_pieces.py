@@ -33,10 +33,10 @@ def sums_of(peers: list[PeerMemory]):
     return [piece_sum(AllReduceProblem(HIDDEN, torch.float32, SharingRank(one))) for one in peers]
 
 
-def test_what_is_computed_already_goes_in_two_pieces_unless_slots_are_smaller():
+def test_what_is_computed_already_goes_in_pieces_of_whole_tiles_too():
     x = torch.randn(2, 1500, HIDDEN)
     peers = two_ranks()
-    for num_rows, numbers in ((800, 2), (1500, 2 + 3)):
+    for num_rows, numbers in ((800, 4), (1500, 4 + 6)):
         sent = [one.send_whole(x[rank, :num_rows]) for rank, one in enumerate(sums_of(peers))]
         assert max(peers[0].pieces.numbers) == numbers
         for one in sent:
@@ -60,7 +60,7 @@ def test_a_piece_is_sent_before_the_next_one_is_computed():
         return torch.randn(700, HIDDEN)[run]
 
     sums_of(peers)[0].send(compute, 700)
-    assert seen == [8, 7, 6]
+    assert seen == [16, 15, 14]
 
 
 def test_a_sum_with_its_norm_is_what_both_are_apart():

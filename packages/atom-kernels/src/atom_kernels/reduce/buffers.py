@@ -7,7 +7,7 @@ heard from all the others in the call before, so nobody still reads what was use
 - Packets, int64 ``[2, ranks, words]``: 32 bits that the rank sent, with the number of the call above them.
 - Parts, ``[2, max_bytes]``: what the rank itself has to sum.
 - Sums, ``[2, max_bytes]``: what others have summed for it.
-- Between two ranks, slots ``[8, 4 max_bytes]`` and numbers, int32 ``[8]``: see `PieceMemory`.
+- Between two ranks, slots ``[16, 2 max_bytes]`` and numbers, int32 ``[16]``: see `PieceMemory`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BYTES = 8 << 20
 # A row that is normed lies in the registers of one program.
 MAX_NORMED = 16384
 # Slots for pieces: twice as many as a sum has pieces, since a rank may still read those of the sum before.
-NUM_SLOTS = 8
+NUM_SLOTS = 16
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class BufferLayout:
     @property
     def slot_bytes(self) -> int:
         """The size of the largest piece; more than two ranks exchange none."""
-        return 4 * self.max_bytes if self.size == 2 else 0
+        return 2 * self.max_bytes if self.size == 2 else 0
 
     @property
     def numbers(self) -> int:

@@ -9,9 +9,20 @@ from atom_kernels.reduce.triton_kernels import finish_tile
 from atom_kernels.triton.support import wait_for_inputs
 
 
+@triton.jit
+def _or_of_piece(before, NUMBER: tl.constexpr, part_ptr, piece, place, inside):
+    """This rank's row if it is in the piece of that number; otherwise nothing is read, and it is what it was before.
+
+    AMD's compiler takes no pointer that is chosen at run time.
+    """
+    is_here = piece == NUMBER
+    return tl.where(is_here, tl.load(part_ptr + place, mask=inside & is_here, other=0.0), before)
+
+
 @triton.jit(do_not_specialize=["first_number", "piece_rows"])
 def add_pieces_kernel(
-    part0_ptr, part1_ptr, part2_ptr, part3_ptr, slots_ptr, numbers_ptr, first_number, piece_rows,
+    part0_ptr, part1_ptr, part2_ptr, part3_ptr, part4_ptr, part5_ptr, part6_ptr, part7_ptr,
+    slots_ptr, numbers_ptr, first_number, piece_rows,
     residual_ptr, weight_ptr, out_ptr, total_ptr, eps, offset, SLOTS: tl.constexpr, SLOT_ELEMENTS: tl.constexpr,
     NORM: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -30,11 +41,14 @@ def add_pieces_kernel(
     slot = number % SLOTS
     arrived_ptr = slots_ptr + slot.to(tl.int64) * SLOT_ELEMENTS
     wait_for_inputs(DEPENDENT)
-    # Three of the four read nothing. AMD's compiler takes no pointer that is chosen at run time.
     mine = tl.load(part0_ptr + place, mask=inside & (piece == 0), other=0.0)
-    mine = tl.where(piece == 1, tl.load(part1_ptr + place, mask=inside & (piece == 1), other=0.0), mine)
-    mine = tl.where(piece == 2, tl.load(part2_ptr + place, mask=inside & (piece == 2), other=0.0), mine)
-    mine = tl.where(piece == 3, tl.load(part3_ptr + place, mask=inside & (piece == 3), other=0.0), mine)
+    mine = _or_of_piece(mine, 1, part1_ptr, piece, place, inside)
+    mine = _or_of_piece(mine, 2, part2_ptr, piece, place, inside)
+    mine = _or_of_piece(mine, 3, part3_ptr, piece, place, inside)
+    mine = _or_of_piece(mine, 4, part4_ptr, piece, place, inside)
+    mine = _or_of_piece(mine, 5, part5_ptr, piece, place, inside)
+    mine = _or_of_piece(mine, 6, part6_ptr, piece, place, inside)
+    mine = _or_of_piece(mine, 7, part7_ptr, piece, place, inside)
     while tl.atomic_add(numbers_ptr + slot, 0, sem="acquire", scope="sys") != number:
         pass
     summed = mine.to(tl.float32) + tl.load(arrived_ptr + place, mask=inside, other=0.0).to(tl.float32)

@@ -4,8 +4,8 @@ Each rank copies its pieces into slots of the other's memory, which take turns, 
 it. Whoever uses the sum waits for that number in the kernel that adds. No multiprocessor carries anything, so products
 have all of them.
 
-A slot is used again eight pieces later. A sum has four at most, and is added before the next one is sent. So what lay
-in the slot belongs to the last sum but one, which the other rank added before it sent the last.
+A slot is used again sixteen pieces later. A sum has eight at most, and is added before the next one is sent. So what
+lay in the slot belongs to the last sum but one, which the other rank added before it sent the last.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ MAX_PIECES = NUM_SLOTS // 2
 # Sums go in pieces that are larger than so many times what other kernels sum: of smaller ones a host that is slow takes
 # longer for the pieces than the library takes for all.
 _LEAST = 3
-# Each piece costs the host, and with more of them no less is left to wait for.
-_PIECES = 3
-# Pieces of what is computed already: one is added while the other is carried.
-_PIECES_OF_WHOLE = 2
+# A piece has more than so many times what other kernels sum. The last piece is waited for, so that small ones are good;
+# but each costs the host, which a mixture's 32 MiB in four pieces kept too busy, and in three not.
+_PIECE = 9 / 8
 # Products of a piece have whole tiles of rows.
 _ROWS_OF_TILES = 256
 # Numbers wrap before they have 32 bits, at a multiple of the slots.
@@ -51,6 +50,7 @@ class PieceSum:
         self._most_rows = memory.arrived.shape[1] // row_bytes // _ROWS_OF_TILES * _ROWS_OF_TILES
         least = _LEAST * peers.max_bytes // row_bytes + 1
         self._memory, self._taken = memory, range(least, MAX_PIECES * self._most_rows + 1)
+        self._piece_rows = _PIECE * peers.max_bytes / row_bytes
 
     def takes(self, num_rows: int) -> bool:
         """Whether so many rows are sent as pieces. Not in a graph, which would have the same numbers each time."""
@@ -58,19 +58,17 @@ class PieceSum:
             return False
         return not (self._memory.arrived.is_cuda and torch.cuda.is_current_stream_capturing())
 
-    def send(self, compute: Callable[[slice], torch.Tensor], num_rows: int) -> SentPieces:
-        """The sum of what ``compute`` gives for runs of `num_rows` rows: a piece is sent while the next is computed."""
-        return self._send(compute, num_rows, _PIECES)
-
     def send_whole(self, part: torch.Tensor) -> SentPieces:
         """The sum of this rank's part, ``[T, D]``."""
-        return self._send(part.__getitem__, len(part), _PIECES_OF_WHOLE)
+        return self.send(part.__getitem__, len(part))
 
-    def _send(self, compute: Callable[[slice], torch.Tensor], num_rows: int, count: int) -> SentPieces:
+    def send(self, compute: Callable[[slice], torch.Tensor], num_rows: int) -> SentPieces:
+        """The sum of what ``compute`` gives for runs of `num_rows` rows: a piece is sent while the next is computed."""
         memory = self._memory
         if memory.open is not None:
             memory.open.close()
         first_number, parts = (memory.num_sent + 1) % _NUMBERS, []
+        count = min(max(int(num_rows / self._piece_rows), 1), MAX_PIECES)
         piece_rows = min(-(-num_rows // (count * _ROWS_OF_TILES)) * _ROWS_OF_TILES, self._most_rows)
         for first in range(0, num_rows, piece_rows):
             parts.append(compute(slice(first, first + piece_rows)).contiguous())
