@@ -8,8 +8,8 @@ from pathlib import Path
 from source_tree import MAY_IMPORT, nodes, package_folder, product_files, short, source_files, tree
 
 DOOR = package_folder("atom_kernels") / "src/atom_kernels/triton/launch.py"
-# It has the kernel prepare what `launch` was called with.
-MAY_RUN_KERNELS = {DOOR, DOOR.with_name("compile_ahead.py")}
+# One launches what the door hands on, the other has the kernel prepare what `launch` was called with.
+MAY_RUN_KERNELS = {DOOR, DOOR.with_name("known_launches.py"), DOOR.with_name("compile_ahead.py")}
 FILES = [file for package in MAY_IMPORT for file in source_files(package)]
 
 

@@ -27,9 +27,9 @@ MAX_PIECES = NUM_SLOTS // 2
 # Sums go in pieces that are larger than so many times what other kernels sum: of smaller ones a host that is slow takes
 # longer for the pieces than the library takes for all.
 _LEAST = 3
-# A piece has more than so many times what other kernels sum. The last piece is waited for, so that small ones are good;
-# but each costs the host, which a mixture's 32 MiB in four pieces kept too busy, and in three not.
-_PIECE = 9 / 8
+# Pieces of a sum, or more where slots are smaller than that. Less of the last one is left to wait for if they are small,
+# but each costs the host, and its products should have tiles for all processors.
+_PIECES = 3
 # Products of a piece have whole tiles of rows.
 _ROWS_OF_TILES = 256
 # Numbers wrap before they have 32 bits, at a multiple of the slots.
@@ -50,7 +50,6 @@ class PieceSum:
         self._most_rows = memory.arrived.shape[1] // row_bytes // _ROWS_OF_TILES * _ROWS_OF_TILES
         least = _LEAST * peers.max_bytes // row_bytes + 1
         self._memory, self._taken = memory, range(least, MAX_PIECES * self._most_rows + 1)
-        self._piece_rows = _PIECE * peers.max_bytes / row_bytes
 
     def takes(self, num_rows: int) -> bool:
         """Whether so many rows are sent as pieces. Not in a graph, which would have the same numbers each time."""
@@ -68,8 +67,7 @@ class PieceSum:
         if memory.open is not None:
             memory.open.close()
         first_number, parts = (memory.num_sent + 1) % _NUMBERS, []
-        count = min(max(int(num_rows / self._piece_rows), 1), MAX_PIECES)
-        piece_rows = min(-(-num_rows // (count * _ROWS_OF_TILES)) * _ROWS_OF_TILES, self._most_rows)
+        piece_rows = min(-(-num_rows // (_PIECES * _ROWS_OF_TILES)) * _ROWS_OF_TILES, self._most_rows)
         for first in range(0, num_rows, piece_rows):
             parts.append(compute(slice(first, first + piece_rows)).contiguous())
             memory.num_sent += 1
