@@ -56,6 +56,7 @@ CACHES = {
     "atom_kernels/recording/native_calls.py: _replay": "A function that is compiled from a C source of ours.",
     "atom_kernels/recording/operators.py: out_variant": "Which operator of torch writes into tensors that are there.",
     "atom_kernels/sampling/native_backend.py: _functions": "Functions of the compiled library.",
+    "atom_kernels/triton/known_launches.py: known_launches": "What Triton compiled, by kernel and kinds of arguments.",
     "atom_kernels/triton/support.py: has_dependent_launch": "Whether this GPU starts kernels early.",
     "atom_kernels/tuned/store.py: _read": "A file of launch configurations.",
     "atom_kernels/tuned/store.py: triton_release": "The version of Triton.",

@@ -7,6 +7,7 @@ arguments of a kind is kept here, and is launched at once for others of the same
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ class KnownLaunches:
         return bool(getattr(hook, "calls", hook) or kernel.pre_run_hooks)
 
 
+@functools.cache
 def known_launches() -> KnownLaunches | None:
     """None where Triton interprets, is of a version that we do not know, or launches on another vendor's GPU."""
     import triton

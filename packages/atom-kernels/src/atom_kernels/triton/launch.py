@@ -4,7 +4,6 @@ Code that prepares or records launches instead says so here, for its own thread;
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,7 +11,6 @@ from typing import Any
 
 from atom_kernels.triton.known_launches import known_launches
 
-_known_launches = functools.cache(known_launches)
 # Called with (kernel, grid, *arguments, **options).
 _instead: ContextVar[Callable[..., object] | None] = ContextVar("instead_of_launches", default=None)
 
@@ -22,7 +20,7 @@ def launch(kernel: Any, grid: tuple[int, ...], /, *arguments: Any, **options: An
     instead = _instead.get()
     if instead is not None:
         instead(kernel, grid, *arguments, **options)
-    elif (known := _known_launches()) is not None:
+    elif (known := known_launches()) is not None:
         known.run(kernel, grid, arguments, options)
     else:
         # What `kernel[grid]` does, less the function that it would make for each launch.
