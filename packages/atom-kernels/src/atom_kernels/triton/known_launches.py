@@ -82,8 +82,10 @@ def kinds_of(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             kinds += (argument.dtype, argument.data_ptr() % 16 == 0)
-        elif argument is None or isinstance(argument, bool):
-            kinds.append(argument)
+        elif argument is None:
+            kinds.append(None)
+        elif isinstance(argument, bool):
+            kinds += (bool, argument)
         elif isinstance(argument, int):
             kinds += ("one" if argument == 1 else argument % 16 == 0, -(1 << 31) <= argument < 1 << 31)
             if argument >= 1 << 63:
