@@ -10,8 +10,16 @@ import pytest
 
 from atom_kernels.host_threads import usable_cores
 from atom_kernels.host_threads.cores import cgroup_quota
+from atom_kernels.host_threads.delays import ThreadDelays
 from atom_kernels.host_threads.openmp_spin import openmp_spin
-from atom_kernels.host_threads.waiting import FEWEST_CALM_LOOKS, LOOK_SECONDS, WaitPolicy, wait_policy
+from atom_kernels.host_threads.waiting import (
+    LONGEST_SLEEP,
+    LOOK_SECONDS,
+    MOST_WAITING,
+    SHORTEST_SLEEP,
+    WaitPolicy,
+    wait_policy,
+)
 
 needs_gnu_openmp = pytest.mark.skipif(openmp_spin() is None, reason="torch's OpenMP here is not GNU's")
 
@@ -30,22 +38,34 @@ class SpinRecord:
 
 
 class Machine:
-    """A policy on a machine whose load a test sets; time passes by looks."""
+    """A policy on a machine whose load a test sets: how many of its threads wait for a core, on average."""
 
-    def __init__(self) -> None:
-        self.seconds, self.load, self.spin = 0.0, 0.0, SpinRecord()
-        self.policy = WaitPolicy(self.spin, lambda: self.load, clock=lambda: self.seconds)
+    def __init__(self, num_threads: int = 2) -> None:
+        self.seconds, self.waiting, self.spin, self.num_asked, self.num_begun = 0.0, 0.0, SpinRecord(), 0, 0
+        self.num_threads = num_threads
+        self.policy = WaitPolicy(self.spin, self, clock=lambda: self.seconds)
 
-    def looks(self, load: float | None, count: int = 1) -> bool:
-        """Whether spinning is short after `count` looks at that load."""
-        self.load = load
+    def begin(self) -> None:
+        self.num_begun += 1
+
+    def share(self) -> float | None:
+        self.num_asked += 1
+        return None if self.waiting is None else self.waiting / self.num_threads
+
+    def looks(self, waiting: float | None, count: int = 1, *, seconds: float = LOOK_SECONDS) -> bool:
+        """Whether threads sleep after `count` looks, so many seconds apart, at that load."""
+        self.waiting = waiting
         for _ in range(count):
-            self.seconds += LOOK_SECONDS
-            self.policy.look()
+            self.seconds += seconds
+            self.policy.look(self.num_threads)
         return self.spin.is_short
 
-    def looks_until_long(self, load: float = 0.0) -> int:
-        return next(count for count in range(1, 10_000) if not self.looks(load))
+    def sleeps(self, waiting: float | None = 0.0, *, seconds: float = LOOK_SECONDS) -> float:
+        """For how long threads sleep until they try to spin again."""
+        start = self.seconds
+        while self.looks(waiting, seconds=seconds):
+            pass
+        return self.seconds - start
 
 
 def make_groups(root, quotas, membership):
@@ -89,63 +109,102 @@ def test_threads_follow_the_quota_as_well_as_the_affinity(quota, cores, monkeypa
     assert usable_cores() == cores
 
 
+CALM, BUSY = MOST_WAITING / 2, 2 * MOST_WAITING
+
+
 def test_threads_sleep_where_the_machine_is_busy_and_spin_where_it_is_quiet():
     machine = Machine()
-    assert not machine.looks(0.02, count=50)
-    assert machine.looks(0.3, count=2)
-    assert machine.looks(0.02, count=FEWEST_CALM_LOOKS - 1)
-    assert not machine.looks(0.02)
+    assert not machine.looks(CALM, count=50)
+    assert machine.looks(BUSY, count=2)
+    assert round(machine.sleeps(CALM)) == SHORTEST_SLEEP
+    assert not machine.looks(CALM, count=50)
 
 
-def test_one_busy_look_among_calm_ones_changes_nothing():
+@pytest.mark.parametrize("num_threads", [2, 4, 16])
+def test_one_busy_program_beside_any_number_of_threads_is_noticed(num_threads):
+    machine = Machine(num_threads)
+    # One thread more than there are cores: each of them waits for the same part of the time.
+    assert machine.looks(num_threads / (num_threads + 1), count=2)
+
+
+@pytest.mark.parametrize("before", [0, 1, 50])
+def test_one_busy_look_changes_nothing_not_even_the_first(before):
     machine = Machine()
     for _ in range(3):
-        assert not machine.looks(0.02, count=50)
-        assert not machine.looks(0.3)
-    assert not machine.looks(0.02)
+        assert not machine.looks(CALM, count=before)
+        assert not machine.looks(BUSY)
+        assert not machine.looks(CALM)
 
 
-def test_a_first_busy_look_and_one_soon_after_spinning_came_back_are_enough():
+def test_threads_that_sleep_are_not_looked_at_and_spin_again_although_they_seemed_to_wait():
     machine = Machine()
-    assert machine.looks(0.3)
-    machine.looks_until_long()
-    assert not machine.looks(0.02, count=FEWEST_CALM_LOOKS - 1)
-    assert machine.looks(0.3)
+    machine.looks(BUSY, count=2)
+    asked = machine.num_asked
+    assert round(machine.sleeps(BUSY)) == SHORTEST_SLEEP
+    assert machine.num_asked == asked
 
 
-def test_a_busy_look_begins_the_calm_anew():
+def test_what_threads_waited_while_they_slept_says_nothing_of_spinning():
     machine = Machine()
-    machine.looks(0.3)
-    machine.looks(0.0, count=FEWEST_CALM_LOOKS - 1)
-    machine.looks(0.3)
-    assert machine.looks_until_long() == FEWEST_CALM_LOOKS
+    machine.looks(BUSY, count=2)
+    assert machine.num_begun == 0
+    machine.sleeps()
+    assert machine.num_begun == 1
 
 
-def test_spinning_that_was_too_soon_comes_back_later_each_time_up_to_a_minute():
+@pytest.mark.parametrize("pause", [0.3, 0.7, 5.0])
+def test_short_bursts_with_pauses_find_back_as_soon_as_one_long_run(pause):
     machine = Machine()
-    waits = []
+    machine.looks(BUSY, count=2)
+    assert machine.sleeps(seconds=pause) <= SHORTEST_SLEEP + pause
+    assert not machine.looks(CALM, count=50, seconds=pause)
+
+
+def test_on_a_busy_machine_a_try_takes_one_look_and_tries_get_rare():
+    machine = Machine()
+    machine.looks(BUSY, count=2)
+    sleeps = []
     for _ in range(8):
-        machine.looks(0.3)
-        waits.append(machine.looks_until_long())
-    assert waits == [20, 40, 80, 160, 320, 640, 640, 640]
-    machine.looks(0.0, count=640)
-    machine.looks(0.3, count=2)
-    assert machine.looks_until_long() == FEWEST_CALM_LOOKS
+        sleeps.append(round(machine.sleeps(BUSY)))
+        assert machine.looks(BUSY)
+    assert sleeps == [2, 4, 8, 16, LONGEST_SLEEP, LONGEST_SLEEP, LONGEST_SLEEP, LONGEST_SLEEP]
 
 
-def test_time_in_which_nothing_ran_says_nothing():
+def test_a_try_that_goes_well_forgets_how_long_the_machine_was_busy():
     machine = Machine()
-    machine.looks(0.3)
-    assert machine.looks(None, count=1000)
+    machine.looks(BUSY, count=2)
+    for _ in range(8):
+        machine.sleeps()
+        machine.looks(BUSY)
+    machine.sleeps()
+    assert not machine.looks(CALM)
+    assert machine.looks(BUSY, count=2)
+    assert round(machine.sleeps()) == SHORTEST_SLEEP
+
+
+def test_too_little_work_to_judge_by_says_nothing():
+    machine = Machine()
+    assert not machine.looks(BUSY)
+    assert not machine.looks(None, count=1000)
+    assert machine.looks(BUSY)
 
 
 def test_looks_are_rare():
-    machine, asked = Machine(), []
-    policy = WaitPolicy(machine.spin, lambda: asked.append(1) or 0.0, clock=lambda: machine.seconds)
-    for _ in range(1000):
-        machine.seconds += LOOK_SECONDS / 100
-        policy.look()
-    assert len(asked) <= 10
+    machine = Machine()
+    machine.looks(CALM, count=1000, seconds=LOOK_SECONDS / 100)
+    assert machine.num_asked <= 10
+
+
+def test_delays_are_counted_over_pauses_until_they_are_enough(monkeypatch):
+    readings = iter([{"1": (0, 0)}, {"1": (40, 20)}, {"1": (60, 40), "2": (10, 10)}, {"1": (60, 40), "2": (90, 30)}])
+    monkeypatch.setattr(
+        "atom_kernels.host_threads.delays._read",
+        lambda: {thread: (ran * 1_000_000, waited * 1_000_000) for thread, (ran, waited) in next(readings).items()},
+    )
+    delays = ThreadDelays()
+    assert delays.share() is None
+    assert delays.share() == 50 / 120
+    assert delays.share() == 20 / 100
 
 
 @pytest.mark.timing

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import os
-import time
 
 _TASKS = "/proc/self/task"
+# Scheduling is counted in slices of milliseconds: a share of less than this is chance.
+_ENOUGH_NS = 100_000_000
 
 
 class ThreadDelays:
     """Reads ``/proc/self/task/*/schedstat``: nanoseconds on a core, and nanoseconds ready to run without one."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was until now."""
         self._last = _read()
-        self._asked_ns = time.monotonic_ns()
 
     def share(self) -> float | None:
-        """The share of time without a core, of the time since the last call in which threads wanted one.
+        """The share of time without a core, of the time in which threads wanted one, and begin anew.
 
-        None where they wanted one for less than half of that time, or where the system does not count it.
+        None, and it goes on counting, until they wanted one for 0.1 s together: pauses do not matter. None for good
+        where the system does not count it.
         """
-        last, self._last = self._last, _read()
-        asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
+        read = _read()
         ran = waited = 0
-        for thread, (run, delay) in self._last.items():
-            run_before, delay_before = last.get(thread, (0, 0))
+        for thread, (run, delay) in read.items():
+            run_before, delay_before = self._last.get(thread, (0, 0))
             ran += run - run_before
             waited += delay - delay_before
-        wanted = ran + waited
-        return waited / wanted if wanted > (self._asked_ns - asked_ns) / 2 else None
+        if ran + waited < _ENOUGH_NS:
+            return None
+        self._last = read
+        return waited / (ran + waited)
 
 
 def _read() -> dict[str, tuple[int, int]]:

@@ -18,10 +18,11 @@ from atom_kernels.host_threads.openmp_spin import openmp_spin
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-# Two spinning threads on two cores wait for a third of their time beside one busy program, and under 2 % alone.
-BUSY_SHARE = 0.1
-# Looks in a row that must be calm before threads spin again; twice as many each time that this was too soon.
-FEWEST_CALM_LOOKS, MOST_CALM_LOOKS = 20, 640
+# A step is held up while any of its threads waits for a core. Of two threads that spin on two cores 0.15 wait on
+# average where nothing else runs, since the process has other threads, and 0.6 beside one busy program.
+MOST_WAITING = 0.4
+# For how long threads sleep before they try to spin again; twice as long each time that this was too soon.
+SHORTEST_SLEEP, LONGEST_SLEEP = 2.0, 32.0
 
 
 class Spin(Protocol):
@@ -33,60 +34,68 @@ class Spin(Protocol):
     def lengthen(self) -> None: ...
 
 
-class WaitPolicy:
-    """Looks, between steps, at how long this process waited for cores, and shortens or lengthens the spinning.
+class Delays(Protocol):
+    """What a `WaitPolicy` needs of `ThreadDelays`."""
 
+    def begin(self) -> None: ...
+    def share(self) -> float | None: ...
+
+
+class WaitPolicy:
+    """Looks, between steps, at how long spinning threads waited for cores; where that is long, lets them sleep a while.
+
+    Threads that sleep are not looked at: being woken takes so long on virtual machines that a quiet one looks busy.
+    So they try to spin again, after a time that does not depend on how much is computed in it.
     Results do not change: the number of threads, and with it who computes what, stays as it is.
 
     Args:
         spin: what is made short or long.
-        share: gives the part of the time since its last call in which threads waited for a core (`ThreadDelays.share`).
+        delays: how much of the time threads waited for a core.
         clock: seconds.
     """
 
-    def __init__(
-        self, spin: Spin, share: Callable[[], float | None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, spin: Spin, delays: Delays, clock: Callable[[], float] = time.monotonic) -> None:
         self._spin = spin
-        self._share = share
+        self._delays = delays
         self._clock = clock
         self._next_look = clock() + LOOK_SECONDS
-        self._calm_looks = self._calm_looks_needed = FEWEST_CALM_LOOKS
-        self._one_is_enough = True  # a first busy look is believed
+        # One busy look after a calm one changes nothing: a virtual machine may stand still for a moment.
+        self._was_calm = True
+        self._sleeps_until, self._next_sleep = 0.0, SHORTEST_SLEEP
 
     @property
     def spins_briefly(self) -> bool:
         """Whether threads sleep almost at once, since the machine was found busy."""
         return self._spin.is_short
 
-    def look(self) -> None:
-        """Called once a step by the thread that computes; looks at most every `LOOK_SECONDS`."""
+    def look(self, num_threads: int) -> None:
+        """Called once a step by the thread that computes, with `num_threads`; looks at most every `LOOK_SECONDS`."""
         now = self._clock()
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        share = self._share()
+        if not self._spin.is_short:
+            self._judge(now, num_threads)
+        elif now >= self._sleeps_until:
+            self._try_to_spin()
+
+    def _judge(self, now: float, num_threads: int) -> None:
+        share = self._delays.share()
         if share is None:
             return
-        if share > BUSY_SHARE:
-            # A virtual machine that stood still for a moment looks busy once.
-            if self._one_is_enough or self._calm_looks < FEWEST_CALM_LOOKS:
-                self._be_busy()
-            self._one_is_enough = True
-        else:
-            self._one_is_enough = False
-            self._calm_looks += 1
-            if self._spin.is_short and self._calm_looks >= self._calm_looks_needed:
-                self._spin.lengthen()
-                self._calm_looks = 0
-
-    def _be_busy(self) -> None:
-        if not self._spin.is_short:
-            too_soon = self._calm_looks < self._calm_looks_needed
-            doubled = min(2 * self._calm_looks_needed, MOST_CALM_LOOKS)
-            self._calm_looks_needed = doubled if too_soon else FEWEST_CALM_LOOKS
+        is_calm = share * num_threads <= MOST_WAITING
+        if is_calm:
+            self._next_sleep = SHORTEST_SLEEP
+        elif not self._was_calm:
             self._spin.shorten()
-        self._calm_looks = 0
+            self._sleeps_until = now + self._next_sleep
+            self._next_sleep = min(2 * self._next_sleep, LONGEST_SLEEP)
+        self._was_calm = is_calm
+
+    def _try_to_spin(self) -> None:
+        self._spin.lengthen()
+        self._delays.begin()
+        self._was_calm = False  # so that the first look decides
 
 
 @cache
@@ -99,7 +108,7 @@ def wait_policy() -> WaitPolicy | None:
     spin = openmp_spin()
     if spin is None or settings.openmp_waits_are_set():
         return None
-    return WaitPolicy(spin, ThreadDelays().share)
+    return WaitPolicy(spin, ThreadDelays())
 
 
 def keep_to_quota() -> None:
@@ -111,5 +120,5 @@ def keep_to_quota() -> None:
 
 def adapt_waiting() -> None:
     """Called once a step on the CPU, by the thread that computes it."""
-    if torch.get_num_threads() > 1 and (policy := wait_policy()) is not None:
-        policy.look()
+    if (num_threads := torch.get_num_threads()) > 1 and (policy := wait_policy()) is not None:
+        policy.look(num_threads)
