@@ -78,13 +78,15 @@ class SideProcess:
         """See `benchmarks.encoder_sides`."""
         return self._ask("vectors", **texts)
 
-    def close(self) -> None:
-        """End the process."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(timeout=60)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+    def close(self, seconds: float = 60.0) -> None:
+        """End the process; it is killed after `seconds`: what it measured is known, and the next side must not wait."""
+        with self._process:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
     def _ask(self, what: str, **arguments: Any) -> Any:
         if self._process.stdin is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from benchmarks import chart, documents, http_overhead, machine, report, roofline, tables, timing
 from benchmarks.__main__ import main
+from benchmarks.sides import SideProcess
 
 SMOL = {
     "num_hidden_layers": 30,
@@ -49,6 +51,13 @@ def make_document(**overrides) -> dict:
             }
         ],
     } | overrides
+
+
+def test_a_side_that_does_not_end_is_killed():
+    endless = "import json, time; print(json.dumps(dict(answer=1)), flush=True); time.sleep(1000)"
+    side = SideProcess("endless", command=(sys.executable, "-c", endless))
+    side.close(0.1)
+    assert not Path(f"/proc/{side.pid}").exists()
 
 
 def test_the_sides_take_turns_and_the_first_one_also_goes_last():

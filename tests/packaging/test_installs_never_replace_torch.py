@@ -69,6 +69,11 @@ def test_an_installed_torch_and_triton_stay(package: str, extras: str, planned, 
     assert plan.keys() & {"torch", "triton"} == set()
 
 
+def test_an_environment_sees_no_folder_of_the_python_that_runs_the_tests(empty, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert str(tmp_path) not in empty.run("-c", "import sys; print(sys.path)")
+
+
 def test_every_package_is_brought_by_those_that_no_other_one_needs():
     assert {name for package in TOP for name in (package, *needed_siblings(package))} == set(MAY_IMPORT)
 

@@ -141,7 +141,7 @@ def test_continuous_integration_runs_what_people_run():
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make ci")
 
 
-def test_steps_of_marked_tests_leave_interpreted_ones_to_processes_of_their_own():
+def test_steps_of_marked_tests_have_the_pages_and_leave_interpreted_ones_to_processes_of_their_own():
     found = {path.parent.name for path in files_with("slow")}
-    assert "tests" in found
+    assert {"tests", "docs"} <= found
     assert not any(name.startswith("triton_") for name in found)

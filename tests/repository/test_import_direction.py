@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from source_tree import MAY_IMPORT, imported_modules, package_folder, short, source_files
+from source_tree import MAY_IMPORT, ROOT, imported_modules, package_folder, short, source_files, tree
 
 # Modules of the API process, and of the scheduler's side of the engine: counts and ids, no tensors.
 FREE_OF_TORCH = [
@@ -131,6 +133,14 @@ def test_packages_do_not_import_tests_or_benchmarks():
     assert found == []
 
 
+def test_what_tests_of_the_kernels_import_first_comes_with_the_package_and_pytest():
+    files = sorted((package_folder("atom_kernels") / "tests").rglob("*.py"))
+    helpers = {file.stem for file in [*files, *(ROOT / "tests" / "support").iterdir()]} | {"tests"}
+    brought = {"atom_kernels", "torch", "triton", "numpy", "pytest", *sys.stdlib_module_names, *helpers}
+    found = [f"{short(file)} imports {name}" for file in files for name in imported_first(file) if name not in brought]
+    assert found == []
+
+
 def test_no_torch_in_the_scheduler_nor_in_the_api_process():
     assert heavy_after_importing(FREE_OF_TORCH) == []
 
@@ -149,6 +159,13 @@ def test_no_file_of_the_scheduler_names_torch(folder: str):
         if module.split(".")[0] in {"torch", "atom_kernels", "atom_models"} and module != "atom_kernels.protocols"
     ]
     assert found == []
+
+
+def imported_first(file: Path) -> set[str]:
+    """The packages that a file imports as soon as it is imported itself."""
+    plain = {alias.name for node in tree(file).body if isinstance(node, ast.Import) for alias in node.names}
+    named = {node.module for node in tree(file).body if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.split(".")[0] for name in plain | named}
 
 
 def heavy_after_importing(modules: list[str]) -> list[str]:

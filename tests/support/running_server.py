@@ -23,6 +23,8 @@ from atom_server.connections.listen import open_socket, url_of
 from atom_server.lifecycle import SignalFreeServer, uvicorn_settings
 
 NUM_BLOCKS = 640
+# A start that fails ends the wait for it at once; one on a busy machine takes minutes.
+START_SECONDS = 180.0
 
 
 class RunningServer:
@@ -44,7 +46,7 @@ class RunningServer:
 
     def __enter__(self) -> RunningServer:
         self._thread.start()
-        assert self._started.wait(60), "the server did not start"
+        assert self._started.wait(START_SECONDS), "the server did not start"
         if self._failure is not None:
             raise self._failure
         return self

@@ -43,10 +43,9 @@ class CleanEnvironment:
     def pip(self, *arguments: str | Path) -> str:
         """Run pip on this environment and return what it prints; `--no-index` keeps the settings of the machine out."""
         command = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", "--no-input"]
-        environment = {**os.environ}
+        environment = _variables_but("PYTHONPATH")
         if "--no-index" in arguments:
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-            environment["PIP_CONFIG_FILE"] = os.devnull
+            environment = _variables_but("PYTHONPATH", "PIP_") | {"PIP_CONFIG_FILE": os.devnull}
         return _output([*command, *arguments], timeout=900, env=environment)
 
     def planned(self, *arguments: str | Path) -> dict[str, str]:
@@ -57,8 +56,13 @@ class CleanEnvironment:
         return {entry["metadata"]["name"].lower().replace("_", "-"): entry["metadata"]["version"] for entry in entries}
 
     def run(self, *arguments: str | Path, timeout: float = 300, **options: Any) -> str:
-        """Run its Python and return what it prints."""
-        return _output([self.python, *arguments], timeout=timeout, **options)
+        """Run its Python, which sees no folder of the Python that runs the tests, and return what it prints."""
+        return _output([self.python, *arguments], timeout=timeout, env=_variables_but("PYTHONPATH"), **options)
+
+
+def _variables_but(*beginnings: str) -> dict[str, str]:
+    """The environment variables of this process whose names do not begin so."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(beginnings)}
 
 
 def _output(command: list[str | Path], **options: Any) -> str:

@@ -24,11 +24,11 @@ _MINUTES = 21
 
 
 def files_with(marker: str) -> list[Path]:
-    """The files of tests that have the marker, but those for Triton's interpreter, which has processes of its own.
+    """The files of the pages' and the packages' tests that have the marker, but those for Triton's interpreter.
 
-    Who names a file gets it, though its folder's conftest would leave it out.
+    That has processes of its own, and who names a file gets it, though its folder's conftest would leave it out.
     """
-    files = sorted((ROOT / "packages").glob("*/tests/**/test_*.py"))
+    files = [*sorted(ROOT.glob("tests/docs/test_*.py")), *sorted(ROOT.glob("packages/*/tests/**/test_*.py"))]
     return [
         file for file in files if not file.parent.name.startswith("triton_") and f"mark.{marker}" in file.read_text()
     ]

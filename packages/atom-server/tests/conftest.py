@@ -16,7 +16,7 @@ from openai import OpenAI
 
 from atom_server import ServerOptions
 from atom_server.output.output_format import OutputFormat
-from running_server import Front, RunningServer
+from running_server import START_SECONDS, Front, RunningServer
 
 
 @pytest.fixture(autouse=True)
@@ -124,8 +124,8 @@ class ServeProcess:
         self._reader.start()
 
     def __enter__(self) -> ServeProcess:
-        if not self._ready.wait(60) or not self.url:
-            self.process.kill()
+        if not self._ready.wait(START_SECONDS) or not self.url:
+            self.__exit__(None)
             raise AssertionError("not ready: " + "\n".join(self.lines))
         return self
 

@@ -103,7 +103,7 @@ def test_a_drain_tells_every_client_even_one_whose_body_never_comes_and_where_th
             assert [ends_with_an_error_event(stream) for stream in streams] == ["shutting_down"] * 3
             answer = b"".join(iter(lambda: half.recv(4096), b""))
             assert b" 503 " in answer.splitlines()[0]
-            assert exit_code(running, 30) == 0
+            assert exit_code(running) == 0
         running.wait_for_text()
         assert "Traceback" not in running.text
 
@@ -116,7 +116,7 @@ def test_a_second_signal_tells_every_client_even_where_the_engine_is_stopped(ser
             seconds_until(lambda: httpx.get(running.url + "/ready").status_code == 503)
             running.process.send_signal(signal.SIGTERM)
             assert [ends_with_an_error_event(stream) for stream in streams] == ["shutting_down"] * 3
-            assert exit_code(running, 30) == 0
+            assert exit_code(running) == 0
         running.wait_for_text()
         assert "Traceback" not in running.text
 
@@ -205,7 +205,7 @@ def test_sigterm_lets_what_runs_finish_and_refuses_the_rest(serve_process):
         assert all(stream.finish()[-1] == "data: [DONE]" for stream in streams)
         assert not any("error" in event for stream in streams for event in stream.events)
         assert {stream.text for stream in streams} == {whole.text}
-        assert exit_code(running, 30) == 0
+        assert exit_code(running) == 0
         running.wait_for_text()
         assert "Traceback" not in running.text
 

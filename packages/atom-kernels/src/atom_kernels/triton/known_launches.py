@@ -57,13 +57,13 @@ class KnownLaunches:
 
 @functools.cache
 def known_launches() -> KnownLaunches | None:
-    """None where Triton interprets, is of a version that we do not know, or launches on another vendor's GPU."""
-    import triton
-
+    """None where Triton interprets, is of a version that we do not know, or has no GPU of NVIDIA's to launch on."""
     from atom_kernels.settings import triton_interpret
 
     if triton_interpret() or torch.version.hip is not None or not torch.cuda.is_available():
         return None
+    import triton  # torch for CPUs comes without it
+
     if not triton.__version__.startswith(_VERSIONS):
         return None
     from triton import knobs
