@@ -18,8 +18,8 @@ from atom_kernels.host_threads.openmp_spin import openmp_spin
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-# A step is held up while any of its threads waits for a core. Of two threads that spin on two cores 0.15 wait on
-# average where nothing else runs, since the process has other threads, and 0.6 beside one busy program.
+# A step is held up while any of its threads waits for a core. Where nothing else runs, 0.15 of two threads that spin on
+# two cores wait on average, since the process has other threads, and 0.6 beside one busy program.
 MOST_WAITING = 0.4
 # For how long threads sleep before they try to spin again; twice as long each time that this was too soon.
 SHORTEST_SLEEP, LONGEST_SLEEP = 2.0, 32.0
