@@ -27,7 +27,7 @@ MAX_PIECES = NUM_SLOTS // 2
 # Sums go in pieces that are larger than so many times what other kernels sum: of smaller ones a host that is slow takes
 # longer for the pieces than the library takes for all.
 _LEAST = 3
-# Pieces of a sum, or more where slots are smaller than that. Small ones leave less of the last one to wait for, but each
+# Pieces of a sum, or more where slots are smaller. Small ones leave less of the last one to wait for, but each
 # costs the host, and its products should have tiles for all processors.
 _PIECES = 3
 # Products of a piece have whole tiles of rows.
