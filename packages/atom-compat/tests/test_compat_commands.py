@@ -140,7 +140,7 @@ def test_the_documented_snippet_runs(tiny_llama):
     news: list[Any] = []
     engine.add_request(
         prompt_or_tokens_list=["Hello world", "How are you?"],
-        sampling_params_list=SamplingParams(temperature=0.8, max_tokens=3, stop=["never said"]),
+        sampling_params_list=SamplingParams(temperature=0.8, max_tokens=3, stop=["never said"], ignore_eos=True),
         stream_callback=news.append,
     )
     completed = []
