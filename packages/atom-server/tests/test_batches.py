@@ -207,7 +207,7 @@ def test_files_are_answered_through_the_routes_and_a_refusal_is_told(written, tm
     for _ in range(2):  # nothing is left for the second one, which starts no engine
         assert main([str(argument) for argument in arguments]) == 1
         assert "1 of 2 requests were refused" in capsys.readouterr().err
-    lines = {line["custom_id"]: line["response"] for line in map(json.loads, answers.read_text().splitlines())}
+    lines = {line["custom_id"]: line["response"] for line in map(json.loads, answers.read_bytes().splitlines())}
     assert lines["line-1"]["body"]["usage"]["completion_tokens"] == 4
     assert (lines["line-2"]["status_code"], len(lines)) == (400, 2)
 
@@ -234,6 +234,6 @@ def test_a_batch_that_is_killed_half_way_goes_on_without_a_line_lost_or_repeated
     assert (
         subprocess.run([str(word) for word in command], capture_output=True, timeout=300, check=False).returncode == 0
     )
-    names = [json.loads(line)["custom_id"] for line in answers.read_text().splitlines()]
+    names = [json.loads(line)["custom_id"] for line in answers.read_bytes().splitlines()]
     assert sorted(names) == sorted(f"line-{index}" for index in range(1, number + 1))
     assert number // 2 <= before < number
