@@ -131,6 +131,12 @@ def test_too_few_prompts_are_repeated(tmp_path):
     assert prompts[2:] == [*prompts[:2], prompts[0]]
 
 
+def test_a_separator_of_lines_inside_a_text_stays_there(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text(json.dumps({"prompt": "a\u2028b", "output_tokens": 2}, ensure_ascii=False), encoding="utf-8")
+    assert [sample.prompt for sample in draw(name="custom", path=path, num_prompts=1)] == ["a\u2028b"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [

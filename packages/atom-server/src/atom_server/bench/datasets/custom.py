@@ -16,7 +16,8 @@ async def custom_samples(options: DatasetOptions, tokens: PromptTokens) -> list[
         BenchError: a line has no length, and none was asked for.
     """
     samples = []
-    for line in options.file.read_text(encoding="utf-8").splitlines():
+    # Lines of JSON end at line feeds alone: texts may have other separators inside.
+    for line in options.file.read_text(encoding="utf-8").split("\n"):
         if line.strip() and len(samples) < options.num_prompts:
             entry = json.loads(line)
             output_len = options.output_len or int(entry.get("output_tokens") or 0)
