@@ -16,7 +16,7 @@ from benchmarks.sides import FALLBACK, SideProcess
 
 OWN_FILE = "our own file"
 # Threads of all sides spin for each other as the runtime has it on a quiet machine. In turns, one side's last step may
-# look to ours like a busy machine: its threads would sleep from then on, and small steps take half as long again.
+# look to ours like a busy machine: its threads would sleep for seconds, and small steps take half as long again.
 _SPINNING = {"GOMP_SPINCOUNT": "300000"}
 
 

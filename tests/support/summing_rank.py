@@ -119,7 +119,7 @@ def check_pieces(ranks: Any, turns: int) -> None:
         torch.cuda._sleep(5_000_000 * ((turn + ranks.rank) % 2))
         half = given[ranks.rank] / 2
         first = pieces.send(lambda run, half=half: 2 * half[run], rows)
-        second = pieces.send_whole(more[ranks.rank])
+        second = pieces.send(more[ranks.rank].__getitem__, rows)
         normed, total = second.add_rms_norm(given[0], weight, norm)
         check(f"{rows} rows in pieces, turn {turn}", torch.equal(first.sum(), in_order(given)))
         wanted, added = add_norm(in_order(more), given[0])

@@ -33,11 +33,11 @@ def sums_of(peers: list[PeerMemory]):
     return [piece_sum(AllReduceProblem(HIDDEN, torch.float32, SharingRank(one))) for one in peers]
 
 
-def test_what_is_computed_already_goes_in_pieces_of_whole_tiles_too():
+def test_pieces_have_whole_tiles_of_rows_and_fit_their_slots():
     x = torch.randn(2, 1500, HIDDEN)
     peers = two_ranks()
     for num_rows, numbers in ((800, 4), (1500, 4 + 6)):
-        sent = [one.send_whole(x[rank, :num_rows]) for rank, one in enumerate(sums_of(peers))]
+        sent = [one.send(x[rank].__getitem__, num_rows) for rank, one in enumerate(sums_of(peers))]
         assert max(peers[0].pieces.numbers) == numbers
         for one in sent:
             assert torch.equal(one.sum(), x[0, :num_rows] + x[1, :num_rows])

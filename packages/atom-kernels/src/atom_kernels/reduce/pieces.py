@@ -57,10 +57,6 @@ class PieceSum:
             return False
         return not (self._memory.arrived.is_cuda and torch.cuda.is_current_stream_capturing())
 
-    def send_whole(self, part: torch.Tensor) -> SentPieces:
-        """The sum of this rank's part, ``[T, D]``."""
-        return self.send(part.__getitem__, len(part))
-
     def send(self, compute: Callable[[slice], torch.Tensor], num_rows: int) -> SentPieces:
         """The sum of what ``compute`` gives for runs of `num_rows` rows: a piece is sent while the next is computed."""
         memory = self._memory
@@ -69,7 +65,7 @@ class PieceSum:
         first_number, parts = (memory.num_sent + 1) % _NUMBERS, []
         piece_rows = min(-(-num_rows // (_PIECES * _ROWS_OF_TILES)) * _ROWS_OF_TILES, self._most_rows)
         for first in range(0, num_rows, piece_rows):
-            parts.append(compute(slice(first, first + piece_rows)).contiguous())
+            parts.append(compute(slice(first, min(first + piece_rows, num_rows))).contiguous())
             memory.num_sent += 1
             number = memory.num_sent % _NUMBERS
             memory.carrier.carry(parts[-1], number % NUM_SLOTS, number)

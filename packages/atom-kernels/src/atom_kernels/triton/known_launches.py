@@ -1,7 +1,7 @@
 """Launches that Triton has seen before, without what it takes to find that out.
 
 At each launch Triton binds and looks at every argument, prints the options and reads its settings, which takes a slow
-host 50 microseconds. A prompt through a mixture has 600 launches, and GPUs wait for them. What Triton compiled for
+host tens of microseconds. A prompt through a mixture has 600 launches, and GPUs wait for them. What Triton compiled for
 arguments of a kind is kept here, and is launched at once for others of the same kind.
 """
 

@@ -39,8 +39,8 @@ class RankSum:
         return lambda compute: Sent(pieces.send(compute, num_rows))
 
     def __call__(self, x: torch.Tensor) -> Any:
-        if self._pieces is not None and self._pieces.takes(x.shape[0]):
-            return Sent(self._pieces.send_whole(x))
+        if send := self.sender(x.shape[0]):
+            return send(x.__getitem__)
         if self._kernel is not None:
             return Unreduced(self._kernel, x.contiguous())
         return self._ranks.all_reduce(x) if self._ranks.size > 1 else x
