@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from atom_kernels.formats import Integers, Plain, WeightFormat
 from atom_kernels.linear import LinearProblem
 from atom_kernels.linear.triton.backend import SKINNY_BACKEND
 from atom_kernels.linear.triton.choice import configs
@@ -32,6 +33,13 @@ def test_rows_are_normed_apart_where_every_program_would_norm_many() -> None:
     assert {config.norm_apart for config in candidates(problem, 1)} == {False}
     assert {config.norm_apart for config in candidates(problem, 32)} == {False, True}
     assert {config.norm_apart for config in candidates(problem, 128)} == {True}
+
+
+@pytest.mark.parametrize("weight_format", [None, Integers(4, 128)], ids=["plain", "int4"])
+def test_rows_a_little_above_a_block_are_tried_in_the_next_higher_one(weight_format: WeightFormat | None) -> None:
+    problem = LinearProblem(4096, 6144, torch.bfloat16, weight_format=weight_format or Plain(torch.bfloat16))
+    for num_rows, highest in ((33, 64), (65, 128)):
+        assert max(config.block_m for config in candidates(problem, num_rows)) == highest
 
 
 def test_a_projection_back_adds_the_residual_instead_of_a_norm() -> None:

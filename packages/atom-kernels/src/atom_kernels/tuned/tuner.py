@@ -11,6 +11,8 @@ from atom_kernels.tuned.graph_timing import graph_seconds
 from atom_kernels.tuned.store import TunedRow
 
 Config = Mapping[str, Any]
+# Stands for what would serve without the tuned operator.
+RIVAL: Config = {"rival": True}
 # The same kernel on other data each.
 Calls = Sequence[Callable[[], Any]]
 
@@ -96,7 +98,7 @@ def tune(
                 rival = subject.rival(part, num_rows)
                 if rival is not None:
                     has_rival = True
-                    trials.append(Trial(part, num_rows, {"rival": True}, 1e6 * measure(rival)))
+                    trials.append(Trial(part, num_rows, RIVAL, 1e6 * measure(rival)))
                 if rival is None or (quickest.microseconds or 0.0) < (trials[-1].microseconds or 0.0):
                     num_kept = len(found) + 1
                 for trial in trials:

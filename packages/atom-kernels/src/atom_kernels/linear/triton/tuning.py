@@ -16,6 +16,7 @@ from atom_kernels.linear.triton.backend import COMPOSED_BACKEND, PACKED_COMPOSED
 from atom_kernels.linear.triton.packed_weights import Packing, pack, packing_of
 from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, block_of_inputs, tuning_key
 from atom_kernels.linear.triton.skinny_linear import SkinnyLinear
+from atom_kernels.powers_of_two import power_of_two
 from atom_kernels.tuned.graph_timing import num_copies
 from atom_kernels.tuned.sizes import sizes
 from atom_kernels.tuned.tuner import Subject, Tuning
@@ -55,7 +56,8 @@ _MORE_ROWS_OF_CODES = sizes(
 _NORMS_INSIDE = 32
 # Bytes of weights that a program prefetches: those of all programs together must stay in the L2 cache.
 _AHEAD_BYTES = 32768
-_PACKED = {
+# Formats of weights, each with that of rounded inputs.
+PACKED = {
     "fp8": (Float8(), Float8()),
     "fp8-block": (Float8(128, 128), Float8(1, 128)),
     "int4": (Integers(4, 128), None),
@@ -90,7 +92,7 @@ def _shapes(problem: LinearProblem, num_rows: int) -> list[tuple[int, ...]]:
     if not problem.is_plain:
         return _shapes_of_packed(problem, packing_of(problem.weight_format, problem.in_features), num_rows)
     if num_rows > 32:
-        return [shape for shape in _MORE_ROWS if shape[0] <= num_rows]
+        return [shape for shape in _MORE_ROWS if shape[0] <= power_of_two(num_rows)]
     height = 16 if num_rows <= 16 else 32
     one = [(1, n, k, warps, 1) for n, k, warps in _ONE_ROW] if num_rows == 1 else []
     halves = [(16, 64, 128, 4, 6), (16, 64, 256, 4, 4)] if height == 32 else []
@@ -102,7 +104,7 @@ def _shapes_of_packed(problem: LinearProblem, packing: Packing, num_rows: int) -
         shapes = _ONE_ROW_OF_WORDS if packing.is_planar else _ONE_ROW_OF_BYTES
         return [(1, n, k, warps, stages) for n, k, warps in shapes for stages in (1, 3, 4, 5)]
     if num_rows > 32:
-        found = [shape for shape in _MORE_ROWS_OF_CODES if shape[0] <= num_rows]
+        found = [shape for shape in _MORE_ROWS_OF_CODES if shape[0] <= power_of_two(num_rows)]
     else:
         found = [(16 if num_rows <= 16 else 32, *shape) for shape in _FEW_ROWS_OF_CODES]
     return [shape for shape in found if shape[2] == block_of_inputs(packing, shape[2])]
@@ -191,7 +193,7 @@ def _problems() -> Mapping[str, LinearProblem]:
     }
     packed = {
         f"{name} {kind}": replace(problem, weight_format=weight_format, input_format=inputs)
-        for kind, (weight_format, inputs) in _PACKED.items()
+        for kind, (weight_format, inputs) in PACKED.items()
         for name, problem in projections.items()
     }
     return projections | heads | packed
