@@ -23,15 +23,19 @@ def add_saving_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def save(document: dict[str, Any], path: Path | None = None) -> Path:
-    """Write a result; without a path under `RESULTS`, one file for each benchmark and machine; git keeps more."""
-    if path is None:
-        machine = document["machine"]
-        name = machine.get("device") or f"{cpu_with_instructions(machine)} {machine['num_cores']} cores"
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        path = RESULTS / f"{document['benchmark']}-{slug}.json"
+    """Write a result, without a path to its `result_path`."""
+    path = path or result_path(document)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
+
+
+def result_path(document: dict[str, Any]) -> Path:
+    """Where a result is kept: one file under `RESULTS` for each benchmark and machine; git keeps more."""
+    machine = document["machine"]
+    name = machine.get("device") or f"{cpu_with_instructions(machine)} {machine['num_cores']} cores"
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return RESULTS / f"{document['benchmark']}-{slug}.json"
 
 
 def cpu_with_instructions(machine: dict[str, Any]) -> str:

@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         "matmul_tflop_per_s": round(ceilings.operations_per_second / 1e12, 1),
         "results": [],
     }
-    path = options.output or tables.result_path(document)
+    path = options.output or report.result_path(document)
     before = json.loads(path.read_text()) if options.append and path.exists() else {}
     for model in options.model or ["qwen3-0.6b"]:
         measured: list[dict[str, Any]] = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.aims import LATENT_DECODE, aim_of, beside_ours, found_for, verdict
@@ -12,7 +10,7 @@ from benchmarks.gpu.floors import EXPERTS
 from benchmarks.gpu.hosts import hosts_table
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.profiles import IDLE, OTHER, PARTS
-from benchmarks.report import RESULTS, markdown_table, with_commits
+from benchmarks.report import markdown_table, with_commits
 
 Result = dict[str, Any]
 SUBJECTS = ("decode", "prefill", "offline", "start", "mixtures", "latent")
@@ -23,12 +21,6 @@ VARIANTS: dict[str, Callable[[str], bool]] = {
 }
 # The cases of the kernel with enough to read that bandwidth counts.
 LATENT_CASES = tuple(f"attention alone, decode {size}" for size in ("32 x 1k", "128 x 1k", "8 x 8k"))
-
-
-def result_path(document: dict[str, Any]) -> Path:
-    """One file for each GPU (git keeps the history)."""
-    device = re.sub(r"[^a-z0-9]+", "-", document["machine"]["device"].lower()).strip("-")
-    return RESULTS / f"{document.get('benchmark', 'gpu')}-{device}.json"
 
 
 def gpu_tables(document: dict[str, Any], kernels: Iterable[Result] = ()) -> dict[str, str]:

@@ -43,21 +43,21 @@ def cases(model: str, shape: ModelShape, rows: tuple[int, ...]) -> Iterator[Kern
                 yield _linear_case(model, name, inputs, outputs, bias, count)
             if name in NORM_BEFORE + RESIDUAL_AFTER:
                 for held, rounded in shape.packed_linears:
-                    problem = replace(_fused_problem(name, inputs, outputs, bias), weight_format=held)
+                    problem = replace(linear_problem(name, inputs, outputs, bias), weight_format=held)
                     yield _fused_case(model, name, replace(problem, input_format=rounded), count)
 
 
 def _linear_case(model: str, name: str, inputs: int, outputs: int, bias: bool, count: int) -> KernelCase:
-    if name in NORM_BEFORE + RESIDUAL_AFTER:
-        return _fused_case(model, name, _fused_problem(name, inputs, outputs, bias), count)
-    logits = torch.float32 if name == "lm_head" else None
-    return operator_case(
-        *(LINEAR, LinearProblem(inputs, outputs, DTYPE, bias, logits), count, model, name),
-        lambda: (random(count, inputs),),
-    )
+    problem = linear_problem(name, inputs, outputs, bias)
+    if problem.neighbors:
+        return _fused_case(model, name, problem, count)
+    return operator_case(LINEAR, problem, count, model, name, lambda: (random(count, inputs),))
 
 
-def _fused_problem(name: str, inputs: int, outputs: int, bias: bool) -> LinearProblem:
+def linear_problem(name: str, inputs: int, outputs: int, bias: bool) -> LinearProblem:
+    """A linear of `ModelShape.linears`, with the neighbors that it has in a layer; logits are float32."""
+    if name not in NORM_BEFORE + RESIDUAL_AFTER:
+        return LinearProblem(inputs, outputs, DTYPE, bias, torch.float32 if name == "lm_head" else None)
     gated = name == "gate_up_proj"
     return LinearProblem(inputs, outputs // 2 if gated else outputs, DTYPE, bias, gated=gated, neighbors=True)
 
