@@ -15,11 +15,12 @@ from benchmarks.gpu.hosts import with_quick_host
 from benchmarks.gpu.served.table import served_table
 from benchmarks.gpu.tables import aims_table, gpu_table
 from benchmarks.kernels import page as kernels_page
+from benchmarks.kernels.untuned import untuned_table
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = (
-    *("offline", "overhead", "http", "blocks", "busy", "kernels", "gpu", "gpu-quick-host", "gpu-in-vllm", "served"),
-    *("vllm", "masks", "mask-steps", "speculation", "gpu-speculation", "gpu-served", "acceptance"),
+    *("offline", "overhead", "http", "blocks", "busy", "kernels", "untuned", "gpu", "gpu-quick-host", "gpu-in-vllm"),
+    *("served", "vllm", "masks", "mask-steps", "speculation", "gpu-speculation", "gpu-served", "acceptance"),
 )
 # What stands above each table of the README.
 README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
@@ -88,6 +89,8 @@ def pages(options: argparse.Namespace) -> dict[Path, str]:
     written = {options.images / "offline.svg": draw(found["offline"][0])}
     if found["kernels"]:
         written |= kernels_page.page(found["kernels"], options.kernels, options.images)
+        untuned = [untuned_table(document) for document in found["untuned"]]
+        written[options.kernels] = report.fill_marks(written[options.kernels], untuned, "untuned")
     if found["gpu"]:
         engines = with_quick_host(found["gpu"][0], next(iter(found["gpu-quick-host"]), None))
         readme = report.fill_marks(readme, [headlines(engines)], "gpu")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -14,7 +15,25 @@ from atom_kernels.select import select
 from atom_kernels.tuned.graph_timing import num_copies
 
 DTYPE = torch.bfloat16
+# Bytes that torch may hold for reuse before a case: giving memory back and asking for it again takes time.
+_MOST_RESERVED = 32 << 30
 Call = Callable[[], Any]
+
+
+class NamedCase(Protocol):
+    """What every case says of itself."""
+
+    @property
+    def operator(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+Case = TypeVar("Case", bound=NamedCase)
 
 
 @dataclass(frozen=True)
@@ -41,6 +60,22 @@ class KernelCase:
     label: str
     work: Work
     build: Callable[[], Sides]
+
+
+def in_time(cases: Iterable[Case], seconds: float) -> Iterator[Case]:
+    """The cases up to the first before which so much time has passed; that one is named."""
+    started = time.perf_counter()
+    for case in cases:
+        if time.perf_counter() - started > seconds:
+            print(f"stopped after {seconds:.0f} s, before {case.operator} {case.model} {case.label}")
+            return
+        yield case
+
+
+def give_back_memory() -> None:
+    """Return what torch holds for reuse to the GPU, where that is much; called between cases."""
+    if torch.cuda.memory_reserved() > _MOST_RESERVED:
+        torch.cuda.empty_cache()
 
 
 def random(*shape: int, scale: float = 1.0, dtype: torch.dtype = DTYPE) -> torch.Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine, report
+from benchmarks.kernels import untuned
 from benchmarks.kernels.shapes import DELTA_NETS, MODELS, SPARSE_ATTENTION
 from benchmarks.kernels.table import kernels_table, torch_ratio
 
@@ -22,40 +21,41 @@ ROWS = (1, 32, 128, 2048)
 ALL_MODELS = (*MODELS, *SPARSE_ATTENTION, *DELTA_NETS)
 # Operators whose cases say by their label alone what they are.
 NAMED_BY_SIZE = ("rms_norm", "add_rms_norm", "gated_activation", "sample")
-# Bytes that torch may hold for reuse before a case: giving memory back and asking for it again takes time.
-MOST_RESERVED = 32 << 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `python -m benchmarks kernels`."""
-    parser.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these, e.g. linear attention")
+    only = f"only these, e.g. linear attention; or {untuned.NAME}, see below"
+    parser.add_argument("operators", nargs="*", metavar="OPERATOR", help=only)
     parser.add_argument("--model", action="append", choices=ALL_MODELS, help="only these shapes; may be repeated")
-    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="tokens of a call")
+    parser.add_argument("--rows", type=int, nargs="+", help=f"tokens of a call (default: {' '.join(map(str, ROWS))})")
     parser.add_argument("--seconds", type=float, default=600.0, help="stop before a case once so much time has passed")
     parser.add_argument("--append", action="store_true", help="keep the results that the file holds already")
     parser.add_argument("--commit", help="of the sources, where this copy of them does not know it")
     parser.add_argument("--output", type=Path, help="JSON file (default: under benchmarks/results, by GPU)")
+    untuned.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure every case, print and write the JSON as it goes; 1 if a kernel failed."""
+    if untuned.NAME in options.operators:
+        return untuned.run(options)
     import torch
 
     from benchmarks.gpu.ceilings import measure_ceilings
+    from benchmarks.kernels.case import in_time
 
     ceilings = measure_ceilings()
     torch.manual_seed(0)
-    document, path = make_document([], ceilings), options.output or result_path(ceilings.device)
+    document = make_document([], ceilings)
     document["machine"] |= {"commit": options.commit} if options.commit else {}
+    path = options.output or report.result_path(document)
     before = json.loads(path.read_text()) if options.append and path.exists() else {}
-    started, results = time.perf_counter(), []
+    results: list[dict[str, Any]] = []
+    cases = all_cases(options.model or list(ALL_MODELS), tuple(options.rows or ROWS))
+    wanted = (case for case in cases if not options.operators or case.operator in options.operators)
     with torch.inference_mode():
-        for case in all_cases(options.model or list(ALL_MODELS), tuple(options.rows)):
-            if options.operators and case.operator not in options.operators:
-                continue
-            if time.perf_counter() - started > options.seconds:
-                print(f"stopped after {options.seconds:.0f} s, before {case.operator} {case.model} {case.label}")
-                break
+        for case in in_time(wanted, options.seconds):
             results.append(measure(case, ceilings))
             print(describe(results[-1]), flush=True)
             found = report.merged(before, results, document, by=("operator", "model", "case"))
@@ -100,9 +100,8 @@ def by_model(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:
     """One case as JSON values; a kernel that cannot run is a finding, and the others still are measured."""
-    import torch
-
     from atom_kernels.tuned.graph_timing import graph_seconds
+    from benchmarks.kernels.case import give_back_memory
 
     result = {"operator": case.operator, "model": case.model, "case": case.label}
     try:
@@ -113,8 +112,7 @@ def measure(case: KernelCase, ceilings: Ceilings) -> dict[str, Any]:
         return result | {"failure": f"{type(error).__name__}: {error}".splitlines()[0]}
     finally:
         sides = None
-        if torch.cuda.memory_reserved() > MOST_RESERVED:
-            torch.cuda.empty_cache()
+        give_back_memory()
     return result | {
         "backend": backend,
         "us": round(1e6 * seconds, 2),
@@ -155,9 +153,3 @@ def describe(result: dict[str, Any]) -> str:
         return start + "FAILED " + result["failure"]
     shares = f"{result['copy_share']:5.0%} of copy {result['matmul_share']:5.0%} of matmul"
     return f"{start}{result['us']:10.1f} us {shares} {torch_ratio(result):<20}  {result['backend']}"
-
-
-def result_path(device: str) -> Path:
-    """One file for each GPU (git keeps the history)."""
-    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    return report.RESULTS / f"kernels-{slug}.json"
