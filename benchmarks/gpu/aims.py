@@ -24,9 +24,13 @@ _DECODES = {
     "gpt-oss-20b": dict.fromkeys((1, 32, 128), (1.05, 0.90)),
     "qwen3-next-80b": dict.fromkeys((1, 32, 128), (1.0, 0.85)),
 }
+# Contexts of 3,000, and prompts beyond 8k.
+_LONGER_DECODES = {model: {16: (1.0, 0.90)} for model in ("qwen3-8b", "qwen3-14b")}
+_LONG_PROMPTS = dict.fromkeys((20000, 32768), (1.0, 0.90))
 _PREFILLS = {
     "qwen3-0.6b": {1024: (0.5, 0.25), 8192: (1.1, 0.8)},
-    "qwen3-8b": {1024: (1.0, 0.85), 8192: (1.1, 0.9)},
+    "qwen3-8b": {1024: (1.0, 0.85), 8192: (1.1, 0.9), **_LONG_PROMPTS},
+    "qwen3-14b": _LONG_PROMPTS,
     "qwen3-next-80b": dict.fromkeys((1024, 8192), (1.0, 0.85)),
 }
 # What decode steps of packed weights must be beside ours in bfloat16, by batch; the plain model's name begins theirs.
@@ -41,6 +45,8 @@ _OVER_FLOOR = {"gpt-oss-20b-mxfp4": {1: Aim(1.6, 1.25), 32: Aim(1.5, 1.5), 128: 
 # A step over a cache in fp8 beside one over a plain cache, where most of the time goes into reading it.
 _FP8_CACHES = ("kv_cache_dtype=fp8", "kv_cache_dtype=fp8_per_token_head")
 _FP8_CACHE, _LARGE_CACHE = Aim(1 / 1.4, 1 / 1.4), (128, 4096)
+# Tokens of the KV cache, where both engines are given the same share of the memory.
+_CACHES = dict.fromkeys(("qwen3-0.6b", "qwen3-8b", "qwen3-14b"), (0.98, 1.02))
 _OFFLINE = {"qwen3-0.6b": (1.0, 1.15), "qwen3-8b": (1.0, 1.10), "qwen3-8b-fp8": (1.08, 1.15)}
 # The share of the copy rate, at the shape of DeepSeek-V2-Lite.
 LATENT_DECODE = Aim(0.60, 0.75, over_peer=False)
@@ -63,10 +69,13 @@ def aim_of(model: str, about: dict[str, Any]) -> Aim | None:
     bounds: tuple[float, float] | None = None
     if "with" in about:
         return None
-    if kind == "decode" and about["context"] == 1024:
-        bounds = _DECODES.get(model, {}).get(about["batch"])
+    if kind == "decode":
+        decodes = {1024: _DECODES, 3000: _LONGER_DECODES}.get(about["context"], {})
+        bounds = decodes.get(model, {}).get(about["batch"])
     elif kind == "prefill":
         bounds = _PREFILLS.get(model, {}).get(about["tokens"])
+    elif kind == "cache":
+        bounds = _CACHES.get(model)
     elif kind == "offline":
         bounds = _OFFLINE.get(model)
     elif kind == "start" and model == "qwen3-0.6b" and about["caches"] in _STARTS:

@@ -19,6 +19,9 @@ _QWEN3_8B = {
     **_QWEN3_DENSE, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
     "num_attention_heads": 32, "tie_word_embeddings": False,
 }  # fmt: skip
+_QWEN3_14B = {
+    **_QWEN3_8B, "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 40, "num_attention_heads": 40,
+}  # fmt: skip
 _QWEN3_VL_TEXT = {
     **{name: value for name, value in _QWEN3_8B.items() if name != "architectures"},
     "rope_theta": 5000000, "max_position_embeddings": 262144, "model_type": "qwen3_vl_text",
@@ -30,16 +33,20 @@ _QWEN25_7B = {
     "rope_theta": 1000000, "vocab_size": 152064, "max_position_embeddings": 32768, "torch_dtype": "bfloat16",
     "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 151643, "eos_token_id": 151645,
 }  # fmt: skip
+_LLAMA3_ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
 _LLAMA31_8B = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5,
     "rope_theta": 500000, "vocab_size": 128256, "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
-    "rope_scaling": {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 128000,
-    "eos_token_id": 128001,
+    "rope_scaling": _LLAMA3_ROPE, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False,
+    "bos_token_id": 128000, "eos_token_id": 128001,
+}  # fmt: skip
+_LLAMA32_1B = {
+    **_LLAMA31_8B, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
+    "rope_scaling": {**_LLAMA3_ROPE, "factor": 32.0}, "tie_word_embeddings": True,
 }  # fmt: skip
 _QWEN3_30B_A3B = {
     **_QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
@@ -81,12 +88,18 @@ MODELS: dict[str, dict[str, Any]] = {
         **_QWEN3_DENSE, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
         "num_attention_heads": 16, "tie_word_embeddings": True,
     },
+    "qwen3-1.7b": {
+        **_QWEN3_DENSE, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "tie_word_embeddings": True,
+    },
     "qwen3-8b": _QWEN3_8B,
+    "qwen3-14b": _QWEN3_14B,
     "qwen3-8b-fp8": {**_QWEN3_8B, "quantization_config": _FP8},
     "qwen3-8b-int4": {**_QWEN3_8B, "quantization_config": _INT4},
     "qwen2.5-7b": _QWEN25_7B,
     "qwen2.5-7b-fp8": {**_QWEN25_7B, "quantization_config": _FP8},
     "qwen2.5-7b-fp8-blocks": {**_QWEN25_7B, "quantization_config": _FP8_BLOCKS},
+    "llama-3.2-1b": _LLAMA32_1B,
     "llama-3.1-8b": _LLAMA31_8B,
     "llama-3.1-8b-int4": {**_LLAMA31_8B, "quantization_config": _INT4},
     "qwen3-30b-a3b": _QWEN3_30B_A3B,

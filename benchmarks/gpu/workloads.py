@@ -22,7 +22,7 @@ from benchmarks.picture_prompts import AGAIN, NEW, TEXT, PicturePrompts
 
 SCENARIOS = (
     "start", "offline", "decode", "greedy", "long", "prefill", "closed", "prefix", "idle", "profile", "speculation",
-    "served", "picture",
+    "served", "picture", "cache",
 )  # fmt: skip
 # A part of the scenario "speculation" that has a process of its own: no engine is closed where others are timed.
 NEVER_RIGHT = "never right"
@@ -68,6 +68,8 @@ class Measurement:
                 yield self._idle()
             elif scenario == "picture":
                 yield from self._pictures()
+            elif scenario == "cache":
+                yield Figure("KV cache", "tokens", [float(self._engine.cache_tokens)], {"kind": "cache"})
             elif scenario == "profile":
                 for batch_size in sizes.profiled_batch_sizes:
                     yield from self._profile_decode(batch_size, min(sizes.contexts))

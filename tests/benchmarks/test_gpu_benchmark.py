@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks import gpu
 from benchmarks.gpu import engines, tables
-from benchmarks.gpu.aims import beside_ours
+from benchmarks.gpu.aims import Aim, aim_of, beside_ours
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.floors import decode_seconds, prefill_seconds, shape_of
 from benchmarks.gpu.headlines import headlines
@@ -86,6 +86,16 @@ def test_a_decode_step_is_the_difference_of_two_lengths() -> None:
         ([16, 16], 8, 0.0),
     ]
     assert figure.values[0] == pytest.approx(0.1, rel=0.5)
+
+
+def test_the_size_of_the_cache_is_a_figure_held_to_the_peers() -> None:
+    [figure] = measure(Recorder(), ["cache"], SIZES)
+    assert (figure.values, figure.unit) == ([10_000.0], "tokens")
+    cache, long_prompt, decode = ({"kind": "cache"}, {"kind": "prefill", "tokens": 32768},
+                                  {"kind": "decode", "batch": 16, "context": 3000})  # fmt: skip
+    assert [aim_of("qwen3-14b", about) for about in (cache, long_prompt, decode)] == [
+        Aim(0.98, 1.02), Aim(1.0, 0.90), Aim(1.0, 0.90)
+    ]  # fmt: skip
 
 
 def test_prompts_of_a_warm_prefix_share_their_beginning() -> None:

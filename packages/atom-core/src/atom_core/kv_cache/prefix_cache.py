@@ -96,6 +96,7 @@ class PrefixCache:
         self._names = BlockNames(hasher, block_size, names_cover_next=names_cover_next)
         self._on_change = on_change
         self._groups = tuple(groups)
+        self._in_blocks = [index for index, spec in enumerate(self._groups) if not spec.in_slots]
         self._keeps_all = all(group.keeps_all for group in groups)
         self._by_hash: dict[bytes, CachedPrefix] = {}
         self._by_block: dict[int, CachedPrefix] = {}
@@ -149,11 +150,14 @@ class PrefixCache:
         Args:
             first_held: each group's first block that the table ever had; None where it had all of them.
         """
+        self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt, images=table.images)
         for index in range(table.num_published, num_blocks):
-            prefix = self._lookup(table, token_ids, index, table.parent)
+            name, covered = table.hashes[index], self._names.covered(token_ids, table.images, index)
+            prefix = self._known(name, table.parent, covered)
             if prefix is None:
-                prefix = self._register(table, token_ids, index)
-            self._take_followed(prefix, table, index, first_held)
+                prefix = self._register(name, table.parent, covered)
+            if table.num_followed_tokens >= (index + 1) * self._block_size:
+                self._take_followed(prefix, index, first_held)
             if None in prefix.block_ids:
                 self._add_blocks(prefix, table, index, first_held)
             table.parent = prefix
@@ -216,21 +220,22 @@ class PrefixCache:
     def _lookup(
         self, table: BlockTable, token_ids: list[int], index: int, parent: CachedPrefix | str
     ) -> CachedPrefix | None:
-        prefix = self._by_hash.get(self._hash(table, token_ids, index))
-        if prefix is None or prefix.parent != parent:
-            return None
-        if prefix.covered != self._names.covered(token_ids, table.images, index):
-            return None
-        return prefix
-
-    def _register(self, table: BlockTable, token_ids: list[int], index: int) -> CachedPrefix:
         name = self._hash(table, token_ids, index)
+        # Most names that are looked for are not known.
+        if name not in self._by_hash:
+            return None
+        return self._known(name, parent, self._names.covered(token_ids, table.images, index))
+
+    def _known(self, name: bytes, parent: CachedPrefix | str, covered: Covered) -> CachedPrefix | None:
+        prefix = self._by_hash.get(name)
+        return prefix if prefix is not None and prefix.parent == parent and prefix.covered == covered else None
+
+    def _register(self, name: bytes, parent: CachedPrefix | str, covered: Covered) -> CachedPrefix:
         replaced = self._by_hash.get(name)
         if replaced is not None:
             self._drop_blocks(replaced, range(len(self._groups)))
             self._unname(replaced)
-        covered = self._names.covered(token_ids, table.images, index)
-        prefix = CachedPrefix(name, table.parent, covered, len(self._groups))
+        prefix = CachedPrefix(name, parent, covered, len(self._groups))
         if isinstance(prefix.parent, CachedPrefix):
             prefix.parent.num_children += 1
         self._by_hash[name] = prefix
@@ -238,15 +243,11 @@ class PrefixCache:
             self._prune(replaced.parent)
         return prefix
 
-    def _take_followed(
-        self, prefix: CachedPrefix, table: BlockTable, index: int, first_held: Sequence[int] | None
-    ) -> None:
-        """Where a model that drafts followed what `table` has, let `prefix` have that and no other blocks."""
-        if table.num_followed_tokens < (index + 1) * self._block_size:
-            return
-        in_blocks = [group for group, spec in enumerate(self._groups) if not spec.in_slots]
-        if not prefix.is_followed and (first_held is None or all(index >= first_held[group] for group in in_blocks)):
-            self._drop_blocks(prefix, in_blocks)
+    def _take_followed(self, prefix: CachedPrefix, index: int, first_held: Sequence[int] | None) -> None:
+        """A model that drafts followed what a table has at `index`: let `prefix` have that and no other blocks."""
+        held = self._in_blocks if first_held is None else [i for i in self._in_blocks if index >= first_held[i]]
+        if not prefix.is_followed and len(held) == len(self._in_blocks):
+            self._drop_blocks(prefix, self._in_blocks)
             prefix.is_followed = True
 
     def _add_blocks(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from atom_core.config.sections import EngineConfig
 from atom_core.worker.cache.device_memory import count_weights_per_token, measure_memory
 from atom_core.worker.cache.pages import CachePages
+from atom_core.worker.devices.pinned import Results
 from atom_core.worker.devices.protocol import FreeMemory
 from atom_core.worker.graphs.cuda_capture import CudaCapture
 from atom_core.worker.model.engine_model import EngineModel
@@ -20,16 +20,13 @@ from atom_core.worker.ranks.protocol import MeetingRanks, WorkerRanks
 from atom_kernels.protocols import CacheLayout, Caches, Peers
 
 
-class Event(Protocol):
-    """Something that happens on the device."""
-
-    def synchronize(self) -> None: ...
-
-
 class Gpu:
     """See `WorkerDevice`. What hosts agree on goes by gloo."""
 
     collectives, launches = "cpu:gloo,cuda:nccl", True
+
+    def __init__(self) -> None:
+        self._results = Results(torch.device("cuda"))
 
     def take(self, number: int) -> None:
         """The GPU of that number, of those that this process may use."""
@@ -47,12 +44,7 @@ class Gpu:
 
     def fetch(self, results: torch.Tensor) -> Callable[[], list[Any]]:
         """A copy that runs behind what was launched, and next to what is launched then."""
-        # Pinned memory comes from a pool that knows when the device has done with it.
-        on_host = torch.empty(results.shape, dtype=results.dtype, pin_memory=True)
-        on_host.copy_(results, non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record()
-        return partial(read_late, on_host, copied)
+        return self._results.fetch(results)
 
     def describe(self) -> str:
         """Its name."""
@@ -79,9 +71,3 @@ class Gpu:
 
     def make_capture(self) -> CudaCapture:
         return CudaCapture()
-
-
-def read_late(on_host: torch.Tensor, copied: Event) -> list[Any]:
-    """Wait until the copy is done, and read it; raises what the device failed with."""
-    copied.synchronize()
-    return on_host.tolist()

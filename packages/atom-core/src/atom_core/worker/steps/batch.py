@@ -77,6 +77,16 @@ class StepRows:
     def num_tokens(self) -> int:
         return int(self.query_starts[-1])
 
+    @property
+    def max_query_len(self) -> int:
+        """The most tokens that a request computes."""
+        return int(self.lengths.max())
+
+    @property
+    def max_seq_len(self) -> int:
+        """The most tokens that a request has, cached and computed."""
+        return int((self.starts + self.lengths).max())
+
     @cached_property
     def has_guesses(self) -> bool:
         """Whether drafts are to be verified: requests sample several tokens."""
@@ -133,6 +143,14 @@ class DecodeRows(StepRows):
     @property
     def num_tokens(self) -> int:
         return len(self.slots)
+
+    @property
+    def max_query_len(self) -> int:
+        return 1
+
+    @property
+    def max_seq_len(self) -> int:
+        return int(self.starts.max()) + 1
 
     @property
     def num_decodes(self) -> int:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from atom_core.worker.devices.upload import send, upload
+from atom_core.worker.devices.pinned import Uploads
+from atom_core.worker.devices.upload import upload
 from atom_core.worker.graphs.shapes import GraphShape
 from atom_core.worker.requests.device_tables import DeviceTables
 from atom_core.worker.steps.batch import ModelInput, StepRows
 from atom_core.worker.steps.moved_positions import MovedPositions
+from atom_core.worker.steps.row_fields import RowFields, num_repeated_of
 from atom_kernels.protocols import BatchGeometry
 from atom_kernels.select import select
 from atom_kernels.step_inputs import BUILD_STEP_INPUTS, WRITE_TABLES, StepInputsProblem, TableWritesProblem
 
 if TYPE_CHECKING:
     from atom_core.worker.vision.sight import Sight
-
-NUM_FIELDS = 8
 
 
 class DeviceInputs:
@@ -55,6 +55,11 @@ class DeviceInputs:
         self._seq_lens = buffer(max_num_seqs, dtype=torch.int32)
         self._block_table = buffer(num_groups, max_num_seqs, max_blocks, dtype=torch.int32)
         self._sampled_tokens, self._sample_slots, self._sample_positions = buffer(3, max_num_tokens)
+        self._of_groups = tuple(zip(self._block_table, self._slot_mapping, strict=True))
+        self._uploads = Uploads(device)
+        self._fields = RowFields(tables.padding_slot)
+        # What decodes of so many requests read.
+        self._parts: dict[int, Parts] = {}
 
     def build(
         self,
@@ -66,15 +71,15 @@ class DeviceInputs:
         """The batch of a step, after `states.update(step)`; behind it the buffers hold padding (see `fill`)."""
         places = self.fill(rows, shape)
         if self._offsets is not None and shape is not None:
-            self._offsets.fill(rows, shape, sight, _num_repeated(rows, shape))
+            self._offsets.fill(rows, shape, sight, num_repeated_of(rows, shape))
         batch = self.view(
             rows,
             num_reqs=rows.num_reqs,
             num_tokens=rows.num_tokens,
             num_decodes=rows.num_decodes,
             num_samples=len(rows.sampling),
-            max_query_len=int(rows.lengths.max()),
-            max_seq_len=int((rows.starts + rows.lengths).max()),
+            max_query_len=rows.max_query_len,
+            max_seq_len=rows.max_seq_len,
             max_decode_len=rows.max_decode_len,
             prompts_are_new=rows.prompts_are_new,
             num_prompt_keys=rows.num_prompt_keys,
@@ -104,24 +109,26 @@ class DeviceInputs:
         Returns:
             Where the batch's own tokens stand; None where all are first.
         """
-        fields = self._fields(rows, shape)
+        fields = self._fields.of(rows, shape)
+        longest = int(fields[2].max())
         writes, values = self._tables.take_writes()
-        together = torch.from_numpy(np.concatenate([writes.view(np.int32).ravel(), fields.ravel(), values]))
-        sent = send(together, self.device)
-        for_writes, for_fields, for_values = sent.split([2 * writes.size, fields.size, values.size])
-        if len(writes):
-            self._write_tables(self._tables.words, for_writes.view(torch.int64).view(-1, 3), for_values)
+        # Writes come first: they are words of 64 bits, which begin at even places.
+        sent, num_before = self._uploads.send(writes.view(np.int32).ravel(), fields.ravel(), values), 2 * writes.size
+        if num_before:
+            described, for_values = sent[:num_before], sent[num_before + fields.size :]
+            self._write_tables(self._tables.words, described.view(torch.int64).view(-1, 3), for_values)
+        for_fields = sent[num_before : num_before + fields.size]
         self._build(
-            for_fields.view(fields.shape), rows.num_reqs, int(fields[2].max()),
+            for_fields.view(fields.shape), rows.num_reqs, longest,
             self._tables.history, self._tables.block_tables, self._tables.num_rejected,
             self._input_ids, self._positions, self._slot_mapping,
             self._query_start_loc, self._seq_lens, self._block_table,
             self._sampled_tokens, self._sample_slots, self._sample_positions,
         )  # fmt: skip
-        return None if shape is None else self._leave_out_repeated(rows, shape)
+        return None if shape is None or shape.tokens_each == 1 else self._leave_out_repeated(rows, shape)
 
     def _leave_out_repeated(self, rows: StepRows, shape: GraphShape) -> torch.Tensor | None:
-        num_repeated = _num_repeated(rows, shape)
+        num_repeated = num_repeated_of(rows, shape)
         if not num_repeated.any():
             return None
         is_repeated = np.arange(shape.tokens_each) < num_repeated[:, None]
@@ -129,30 +136,6 @@ class DeviceInputs:
         self._slot_mapping.index_fill_(1, repeated, -1)
         self._sample_slots.index_fill_(0, repeated, self._tables.padding_slot)
         return places
-
-    def _fields(self, rows: StepRows, shape: GraphShape | None) -> np.ndarray:
-        """Int32 ``[NUM_FIELDS, requests]``, as `build_step_inputs` reads them."""
-        num_reqs = rows.num_reqs
-        fields = np.zeros((NUM_FIELDS, num_reqs if shape is None else shape.num_reqs), dtype=np.int32)
-        slots, starts, lengths, firsts, num_samples, sample_rows, sample_slots, is_unsettled = fields
-        slots[:num_reqs], slots[num_reqs:] = rows.slots, self._tables.padding_slot
-        num_repeated = _num_repeated(rows, shape)
-        starts[:num_reqs], lengths[:num_reqs] = rows.starts - num_repeated, rows.lengths + num_repeated
-        if shape is not None and shape.is_decode:
-            lengths[num_reqs:] = shape.tokens_each
-        elif shape is not None and num_reqs < shape.num_reqs:
-            lengths[num_reqs] = shape.num_tokens - rows.num_tokens
-        np.cumsum(lengths[:-1], out=firsts[1:])
-        num_samples[:num_reqs] = rows.num_samples + num_repeated
-        np.cumsum(num_samples[:-1], out=sample_rows[1:])
-        is_unsettled[:num_reqs] = rows.num_unsettled > 0
-        sample_slots[:] = self._tables.padding_slot
-        sample_slots[rows.sampling] = rows.sampled_slots
-        if shape is not None:
-            pads = np.flatnonzero(num_samples == 0)
-            sample_rows[pads] = num_samples.sum() + shape.tokens_each * np.arange(len(pads))
-            num_samples[pads] = shape.tokens_each
-        return fields
 
     def tokens(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and positions, int64 ``[num_tokens]`` each."""
@@ -178,12 +161,13 @@ class DeviceInputs:
         graph: GraphShape | None = None,
     ) -> ModelInput:
         """The buffers as a batch of these sizes."""
+        parts = self._parts_of(num_reqs, num_tokens, num_samples)
         geometries = tuple(
             BatchGeometry(
-                query_start_loc=self._query_start_loc[: num_reqs + 1],
-                seq_lens=self._seq_lens[:num_reqs],
-                block_table=block_table[:num_reqs],
-                slot_mapping=slot_mapping[:num_tokens],
+                query_start_loc=parts.query_start_loc,
+                seq_lens=parts.seq_lens,
+                block_table=block_table,
+                slot_mapping=slot_mapping,
                 num_reqs=num_reqs,
                 num_tokens=num_tokens,
                 num_decodes=num_decodes,
@@ -193,23 +177,44 @@ class DeviceInputs:
                 prompts_are_new=prompts_are_new,
                 num_prompt_keys=num_prompt_keys,
             )
-            for block_table, slot_mapping in zip(self._block_table, self._slot_mapping, strict=True)
+            for block_table, slot_mapping in parts.of_groups
         )
-        input_ids, positions = self.tokens(num_tokens)
         return ModelInput(
             rows=rows,
-            input_ids=input_ids,
-            positions=positions,
+            input_ids=parts.input_ids,
+            positions=parts.positions,
             geometries=geometries,
-            sampled_tokens=None if num_samples == num_tokens else self._sampled_tokens[:num_samples],
-            sample_slots=self._sample_slots[:num_samples],
-            sample_positions=self._sample_positions[:num_samples],
+            sampled_tokens=None if num_samples == num_tokens else parts.sampled_tokens,
+            sample_slots=parts.sample_slots,
+            sample_positions=parts.sample_positions,
             graph=graph,
         )
 
+    def _parts_of(self, num_reqs: int, num_tokens: int, num_samples: int) -> Parts:
+        """The buffers as far as such a batch takes them. Those of decodes are kept: most steps are decodes again."""
+        is_decode = num_reqs == num_tokens == num_samples
+        if is_decode and (kept := self._parts.get(num_reqs)) is not None:
+            return kept
+        parts = Parts(
+            *self.tokens(num_tokens),
+            self._query_start_loc[: num_reqs + 1],
+            self._seq_lens[:num_reqs],
+            tuple((table[:num_reqs], slots[:num_tokens]) for table, slots in self._of_groups),
+            *(buffer[:num_samples] for buffer in (self._sampled_tokens, self._sample_slots, self._sample_positions)),
+        )
+        if is_decode:
+            self._parts[num_reqs] = parts
+        return parts
 
-def _num_repeated(rows: StepRows, shape: GraphShape | None) -> np.ndarray:
-    """Tokens of each request that are computed again, so that all decodes with drafts have as many as their graph."""
-    if shape is None or shape.tokens_each == 1:
-        return np.zeros_like(rows.lengths)
-    return shape.tokens_each - rows.lengths
+
+class Parts(NamedTuple):
+    """The beginnings of the buffers that a batch takes; of each group of layers, block table and slots."""
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    of_groups: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    sampled_tokens: torch.Tensor
+    sample_slots: torch.Tensor
+    sample_positions: torch.Tensor

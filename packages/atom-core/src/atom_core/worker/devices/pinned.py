@@ -1,0 +1,103 @@
+"""Memory of the host that a GPU reads and writes beside what it computes, and that is kept from step to step.
+
+To ask for such memory, and for an event behind each copy, takes the host longer than the copy itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom_core.worker.devices.upload import send
+
+# Words of a step that travel in kept memory, and how many steps may be on their way before one waits.
+_WORDS, _BUFFERS = 1 << 16, 4
+# Room for results grows by whole blocks of so many.
+_LEAST_RESULTS = 1024
+
+
+class Pinned:
+    """Numbers in pinned memory, and the event behind their last copy; plain memory where nothing is launched.
+
+    Attributes:
+        memory: ``[size]``.
+    """
+
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
+        is_gpu = device.type == "cuda"
+        self.memory = torch.empty(size, dtype=dtype, pin_memory=is_gpu)
+        self._copied = torch.cuda.Event() if is_gpu else None
+
+    def copy_begins(self) -> None:
+        """A copy to or from the memory was launched."""
+        if self._copied is not None:
+            self._copied.record()
+
+    def wait(self) -> None:
+        """Wait until the last copy is done; raises what the device failed with."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+
+class Uploads:
+    """Int32 words of the host, on their way to one place on the device: each step's overwrite those of the one before.
+
+    Args:
+        device: where to.
+        num_words: the room for them; more travel as any tensor does.
+    """
+
+    def __init__(self, device: torch.device, num_words: int = _WORDS) -> None:
+        self._device, self._place = device, torch.zeros(num_words, dtype=torch.int32, device=device)
+        buffers = [Pinned(num_words, torch.int32, device) for _ in range(_BUFFERS)]
+        self._buffers = itertools.cycle([(buffer, buffer.memory.numpy()) for buffer in buffers])
+
+    def send(self, *arrays: np.ndarray) -> torch.Tensor:
+        """The words of all arrays on the device, one behind the other; theirs until the next call."""
+        num_words = sum(map(len, arrays))
+        if num_words > len(self._place):
+            return send(torch.from_numpy(np.concatenate(arrays)), self._device)
+        buffer, on_host = next(self._buffers)
+        buffer.wait()
+        np.concatenate(arrays, out=on_host[:num_words])
+        sent = self._place[:num_words]
+        sent.copy_(buffer.memory[:num_words], non_blocking=True)
+        buffer.copy_begins()
+        return sent
+
+
+class Results:
+    """What the device computed, on its way to the host, in memory that serves again once it was read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._free: list[Pinned] = []
+
+    def fetch(self, results: torch.Tensor) -> Callable[[], list[Any]]:
+        """See `WorkerDevice.fetch`; what it returns is called once. Ids are kept room for, and vectors are not."""
+        if results.dtype is not torch.int64 or results.dim() != 1:
+            pinned = Pinned(results.numel(), results.dtype, self._device)
+            on_host, again = pinned.memory.view(results.shape), False
+        else:
+            pinned = self._room_for(len(results))
+            on_host, again = pinned.memory[: len(results)], True
+        on_host.copy_(results, non_blocking=True)
+        pinned.copy_begins()
+
+        def read() -> list[Any]:
+            pinned.wait()
+            found = on_host.tolist()
+            if again:
+                self._free.append(pinned)
+            return found
+
+        return read
+
+    def _room_for(self, size: int) -> Pinned:
+        if self._free and len(self._free[-1].memory) >= size:
+            return self._free.pop()
+        return Pinned(-(-size // _LEAST_RESULTS) * _LEAST_RESULTS, torch.int64, self._device)
