@@ -12,7 +12,7 @@ import torch
 
 from atom_kernels.attention.cases import make_step
 from atom_kernels.attention.hopper import configs as hopper_configs
-from atom_kernels.attention.hopper.configs import HopperConfig, heads_at_a_time, hopper_config
+from atom_kernels.attention.hopper.configs import HopperConfig, heads_at_a_time, heads_of_a_run, hopper_config
 from atom_kernels.attention.ops import make_problem
 from atom_kernels.attention.problem import AttentionProblem
 from atom_kernels.attention.triton import launch
@@ -48,7 +48,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(PROBLEM, batch_invariant=True), False),
         (replace(PROBLEM, block_size=4), False),
         (replace(PROBLEM, block_size=24), False),
-        (make_problem(14, 2, 64, "bfloat16"), False),
+        (make_problem(14, 2, 64, "bfloat16"), True),
+        (make_problem(40, 8, 128, "bfloat16"), True),
         (make_problem(16, 8, 80, "bfloat16"), False),
     ],
     ids=str,
@@ -96,6 +97,11 @@ def test_prompts_of_steps_of_many_tokens_have_a_counter(
 @pytest.mark.parametrize(("head_bytes", "heads"), [(0, 12), (2 << 20, 6), (4 << 20, 4), (10 << 20, 1), (1 << 40, 1)])
 def test_heads_that_share_the_l2_cache_divide_their_number(head_bytes: int, heads: int):
     assert heads_at_a_time(12, head_bytes) == heads
+
+
+@pytest.mark.parametrize(("group_size", "heads"), [(1, 1), (3, 1), (4, 4), (5, 1), (6, 2), (12, 4), (16, 16)])
+def test_a_run_of_heads_is_a_power_of_two_and_divides_the_group(group_size: int, heads: int):
+    assert heads_of_a_run(group_size) == heads
 
 
 def caches() -> dict[str, torch.Tensor]:

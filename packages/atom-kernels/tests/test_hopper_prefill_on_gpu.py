@@ -39,7 +39,11 @@ def assert_agrees(problem: AttentionProblem, step: MixerStep) -> None:
 
 
 @pytest.mark.parametrize("block_size", [16, 128, 256])
-@pytest.mark.parametrize("shape", [(16, 8, 128), (32, 8, 128), (32, 4, 128), (9, 9, 64), (64, 8, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(16, 8, 128), (32, 8, 128), (32, 4, 128), (9, 9, 64), (64, 8, 64), (40, 8, 128), (28, 4, 128), (12, 2, 64)],
+    ids=str,
+)
 def test_shapes_of_real_models_agree(shape: tuple[int, int, int], block_size: int):
     problem = make_problem(*shape, "bfloat16", block_size=block_size, has_sinks=shape[2] == 64)
     requests = [(1, 700), (1000, 1000), (513, 3000), (2, 77), (128, 128), (129, 129), (33, 33), (700, 2111)]

@@ -47,7 +47,7 @@ def hopper_config(problem: AttentionProblem) -> HopperConfig | None:
     """None where `prefill_kernel` attends to all prompts."""
     if detect_platform().arch != "sm_90" or triton_interpret() or triton_release() not in _RELEASES:
         return None
-    tiles = problem.head_dim in (64, 128) and is_power_of_two(problem.group_size) and problem.group_size <= 64
+    tiles = problem.head_dim in (64, 128) and heads_of_a_run(problem.group_size) <= 64
     pages = is_power_of_two(problem.block_size) and problem.block_size >= 8
     halves = problem.dtype in ("bfloat16", "float16") and problem.kv_cache_dtype == problem.dtype
     plain = problem.sliding_window is None and problem.soft_cap is None and not problem.batch_invariant
@@ -55,6 +55,11 @@ def hopper_config(problem: AttentionProblem) -> HopperConfig | None:
         return None
     # With heads of 64 the softmax takes as long as the products, and there is less to win.
     return HopperConfig() if problem.head_dim == 128 else HopperConfig(stages=3, least_tokens=2048)
+
+
+def heads_of_a_run(group_size: int) -> int:
+    """Query heads of one key head that a tile of query rows has: the largest power of two that divides their number."""
+    return group_size & -group_size
 
 
 def heads_at_a_time(num_kv_heads: int, head_bytes: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from atom_kernels.attention.hopper.configs import HopperConfig
+from atom_kernels.attention.hopper.configs import HopperConfig, heads_of_a_run
 from atom_kernels.attention.hopper.prefill import hopper_prefill_kernel
 from atom_kernels.triton.launch import launch
 
@@ -98,19 +98,22 @@ def launch_prefill(
     query_start_loc, seq_lens, block_table = steps
     _, num_heads, head_dim = q.shape
     _, block_size, num_kv_heads, _ = k_cache.shape
-    group = num_heads // num_kv_heads
+    group = heads_of_a_run(num_heads // num_kv_heads)
+    num_runs = num_heads // group
+    runs = num_runs // num_kv_heads
     page = min(block_size, config.block_n)
     num_requests = seq_lens.shape[0]
     num_tiles = num_tokens // (_PARTS * _ROWS // group) + num_requests
-    num_items = num_tiles * num_kv_heads
+    num_items = num_tiles * num_runs
     launch(
         hopper_prefill_kernel, (min(num_items, num_processors(q.device)),),
         TensorDescriptor(q, list(q.shape), list(q.stride()), [_ROWS // group, group, _CHUNK], _QUERIES),
         rows.describe(k_cache, page), rows.describe(v_cache, page), sinks, out,
         query_start_loc, seq_lens, block_table, counter,
-        scale, block_table.stride(0), num_requests, num_tiles, band, num_items, rows.num_rows,
+        scale, block_table.stride(0), num_requests, num_tiles, runs * band, num_items, rows.num_rows,
         NUM_HEADS=num_heads,
         GROUP=group,
+        RUNS=runs,
         HEAD_DIM=head_dim,
         BLOCK_SIZE=block_size,
         BLOCK_ROWS=rows.block_rows,

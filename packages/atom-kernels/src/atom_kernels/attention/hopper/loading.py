@@ -20,8 +20,8 @@ CHUNK = gl.constexpr(64)
 @gluon.jit
 def load_keys(
     descs, chunks, work, cache, queries, keys, mail,
-    GROUP: gl.constexpr, BLOCK_SIZE: gl.constexpr, BLOCK_ROWS: gl.constexpr, HEAD_ROWS: gl.constexpr,
-    HEAD_COLUMNS: gl.constexpr, PAGE: gl.constexpr,
+    GROUP: gl.constexpr, RUNS: gl.constexpr, BLOCK_SIZE: gl.constexpr, BLOCK_ROWS: gl.constexpr,
+    HEAD_ROWS: gl.constexpr, HEAD_COLUMNS: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """Takes items of work until none is left, and loads their queries and keys."""
     q_desc, k_desc = descs
@@ -32,19 +32,19 @@ def load_keys(
     turn = 0
     count = 0
     while item < num_items:
-        kv_head, request, start, num_queries, length, first_query = find_tile(item, chunks, BLOCK_T)
+        run, request, start, num_queries, length, first_query = find_tile(item, chunks, BLOCK_T)
         if first_query < num_queries:
             end = gl.minimum(length - num_queries + first_query + BLOCK_T, length)
             num_tiles = gl.maximum((end + BLOCK_N - 1) // BLOCK_N, 1)
-            tell(mail, turn, kv_head, request, start, num_queries, length, first_query, num_tiles)
+            tell(mail, turn, run, request, start, num_queries, length, first_query, num_tiles)
             for step in range(num_tiles):
                 rows = _find_pages(
-                    cache, request, kv_head, (num_tiles - 1 - step) * BLOCK_N, length, BLOCK_N, BLOCK_SIZE,
+                    cache, request, run // RUNS, (num_tiles - 1 - step) * BLOCK_N, length, BLOCK_N, BLOCK_SIZE,
                     BLOCK_ROWS, HEAD_ROWS, PAGE,
                 )  # fmt: skip
-                _copy_pages(k_desc, rows, kv_head * HEAD_COLUMNS, keys, count + step, PAGE)
+                _copy_pages(k_desc, rows, run // RUNS * HEAD_COLUMNS, keys, count + step, PAGE)
                 if step == 0:
-                    _copy_queries(q_desc, start + first_query, kv_head * GROUP, queries, turn, GROUP)
+                    _copy_queries(q_desc, start + first_query, run * GROUP, queries, turn, GROUP)
             count += num_tiles
             turn += 1
         # Not earlier: a program that takes work ahead keeps it from others that finish first.
@@ -58,24 +58,24 @@ def load_keys(
 
 @gluon.jit
 def load_values(
-    v_desc, cache, values, mail, BLOCK_SIZE: gl.constexpr, BLOCK_ROWS: gl.constexpr, HEAD_ROWS: gl.constexpr,
-    HEAD_COLUMNS: gl.constexpr, PAGE: gl.constexpr,
+    v_desc, cache, values, mail, RUNS: gl.constexpr, BLOCK_SIZE: gl.constexpr, BLOCK_ROWS: gl.constexpr,
+    HEAD_ROWS: gl.constexpr, HEAD_COLUMNS: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """Values of the items that `load_keys` takes: in a warp of its own, since each copy of a page takes its time."""
     BLOCK_N: gl.constexpr = values[0].shape[1]
     turn = 0
     count = 0
-    kv_head, request, _start, _num_queries, length, _first_query, num_tiles = hear(mail, turn, 1)
+    run, request, _start, _num_queries, length, _first_query, num_tiles = hear(mail, turn, 1)
     while num_tiles > 0:
         for step in range(num_tiles):
             rows = _find_pages(
-                cache, request, kv_head, (num_tiles - 1 - step) * BLOCK_N, length, BLOCK_N, BLOCK_SIZE,
+                cache, request, run // RUNS, (num_tiles - 1 - step) * BLOCK_N, length, BLOCK_N, BLOCK_SIZE,
                 BLOCK_ROWS, HEAD_ROWS, PAGE,
             )  # fmt: skip
-            _copy_pages(v_desc, rows, kv_head * HEAD_COLUMNS, values, count + step, PAGE)
+            _copy_pages(v_desc, rows, run // RUNS * HEAD_COLUMNS, values, count + step, PAGE)
         count += num_tiles
         turn += 1
-        kv_head, request, _start, _num_queries, length, _first_query, num_tiles = hear(mail, turn, 1)
+        run, request, _start, _num_queries, length, _first_query, num_tiles = hear(mail, turn, 1)
 
 
 @gluon.jit

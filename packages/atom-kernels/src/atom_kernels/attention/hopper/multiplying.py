@@ -1,6 +1,6 @@
 """The warpgroups that multiply in `hopper_prefill_kernel`: tiles of keys folded into the softmax of their query rows.
 
-Shapes: M query rows of a warpgroup (tokens x heads of a group), N keys of a tile, D head_dim.
+Shapes: M query rows of a warpgroup (tokens x heads of a run), N keys of a tile, D head_dim.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def attend_tiles(
     m = part * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, s_layout))
     turn = 0
     count = 0
-    kv_head, _request, start, num_queries, length, first_query, num_tiles = hear(mail, turn, 4)
+    run, _request, start, num_queries, length, first_query, num_tiles = hear(mail, turn, 4)
     while num_tiles > 0:
         first_position = length - num_queries + first_query
         last_seen = gl.minimum(first_position + m // GROUP, length - 1)
@@ -66,14 +66,14 @@ def attend_tiles(
         mbarrier.arrive(q_empty.index(part))
         count += num_tiles
         o = _sums(weights, o, values, count - 1)
-        factor = _last_factor(best * scale, total, sinks_ptr + kv_head * GROUP + m % GROUP, HAS_SINKS)
+        factor = _last_factor(best * scale, total, sinks_ptr + run * GROUP + m % GROUP, HAS_SINKS)
         o = warpgroup_mma_wait(0, deps=[o])
         _release(values, count - 1)
         o = o * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
         token, query = start + first_query, num_queries - first_query
-        _store_rows(out_ptr, o.to(q.dtype), o_smem.index(part), part, kv_head, token, query, NUM_HEADS, GROUP)
+        _store_rows(out_ptr, o.to(q.dtype), o_smem.index(part), part, run, token, query, NUM_HEADS, GROUP)
         turn += 1
-        kv_head, _request, start, num_queries, length, first_query, num_tiles = hear(mail, turn, 4)
+        run, _request, start, num_queries, length, first_query, num_tiles = hear(mail, turn, 4)
 
 
 @gluon.jit
@@ -176,7 +176,7 @@ def _blank_rows(values, at, present, PAGE: gl.constexpr):
 
 @gluon.jit
 def _store_rows(
-    out_ptr, o, staged, part, kv_head, token, num_queries, NUM_HEADS: gl.constexpr, GROUP: gl.constexpr
+    out_ptr, o, staged, part, run, token, num_queries, NUM_HEADS: gl.constexpr, GROUP: gl.constexpr
 ):  # fmt: skip
     """Outputs ``[M, D]`` of the tile's queries within the request, through shared memory: rows are written whole."""
     HEAD_DIM: gl.constexpr = o.shape[1]
@@ -184,6 +184,6 @@ def _store_rows(
     staged.store(o)
     gl.thread_barrier()
     m = part * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    row = (token + m // GROUP).to(gl.int64) * NUM_HEADS + kv_head * GROUP + m % GROUP
+    row = (token + m // GROUP).to(gl.int64) * NUM_HEADS + run * GROUP + m % GROUP
     at = row[:, None] * HEAD_DIM + gl.arange(0, HEAD_DIM, gl.SliceLayout(0, layout))[None, :]
     gl.store(out_ptr + at, staged.load(layout), mask=(m // GROUP < num_queries)[:, None])

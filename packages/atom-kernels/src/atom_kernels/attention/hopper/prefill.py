@@ -25,21 +25,22 @@ from atom_kernels.attention.hopper.multiplying import attend_tiles
 def hopper_prefill_kernel(
     q_desc, k_desc, v_desc, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, block_table_ptr, counter_ptr,
     scale, table_stride, num_requests, num_tiles, band, num_items, absent_row,
-    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
+    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, RUNS: gl.constexpr, HEAD_DIM: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, BLOCK_ROWS: gl.constexpr, HEAD_ROWS: gl.constexpr, HEAD_COLUMNS: gl.constexpr,
     PAGE: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     PART_REGISTERS: gl.constexpr, LOAD_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Programs take items of work in turn: a key head and a tile of at most ``128 // GROUP`` tokens of one request.
+    """Programs take items of work in turn: a run of heads and a tile of at most ``128 // GROUP`` tokens of one request.
 
-    Tiles are numbered through the batch as in `prefill_kernel`. Two warpgroups have 64 query rows each.
+    Tiles are numbered through the batch as in `prefill_kernel`. Two warpgroups have 64 query rows each. The query heads
+    of a key head are RUNS runs of GROUP, a power of two, since rows of a tile are.
 
     Args:
         q_desc: describes queries ``[T, H, D]``, for copies of a warpgroup's.
         k_desc, v_desc: describe the rows of the cache, as `CacheRows` has them.
         counter_ptr: counts the items taken besides the first of each program; 0 before and after.
-        num_tiles, num_items: tiles of a key head, and items of all.
-        band: key heads whose tiles are taken in turn; it divides their number.
+        num_tiles, num_items: tiles of a run of heads, and items of all.
+        band: runs whose tiles are taken in turn; it divides their number.
         absent_row: the first that the cache does not have.
         BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS: how far it is from a cache block, and from a head, to the next.
         PAGE: rows that lie one behind another, of a block or of a tile.
@@ -69,11 +70,11 @@ def hopper_prefill_kernel(
             (
                 load_keys,
                 ((q_desc, k_desc), chunks, (counter_ptr, num_items), cache, queries, keys, mail,
-                 GROUP, BLOCK_SIZE, BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS, PAGE),
+                 GROUP, RUNS, BLOCK_SIZE, BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS, PAGE),
             ),
             (
                 load_values,
-                (v_desc, cache, values, mail, BLOCK_SIZE, BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS, PAGE),
+                (v_desc, cache, values, mail, RUNS, BLOCK_SIZE, BLOCK_ROWS, HEAD_ROWS, HEAD_COLUMNS, PAGE),
             ),
         ],
         [4, 1, 1],

@@ -13,13 +13,13 @@ _REQUESTS = gl.constexpr(128)
 
 @gluon.jit
 def find_tile(item, chunks, BLOCK_T: gl.constexpr):
-    """What item of work `item` is: key head, request, its first token and tokens and length, first query of the tile.
+    """Item of work `item`: run of heads, request, its first token and tokens and length, first query of the tile.
 
-    Tiles that see the most keys come first, of `band` heads in turn, whose keys stay in the L2 cache meanwhile.
+    Tiles that see the most keys come first, of `band` runs in turn, whose keys stay in the L2 cache meanwhile.
     """
     query_start_loc_ptr, seq_lens_ptr, num_requests, num_tiles, band = chunks
     within = item % (num_tiles * band)
-    kv_head = item // (num_tiles * band) * band + within % band
+    run = item // (num_tiles * band) * band + within % band
     tile = num_tiles - 1 - within // band
     base = gl.load(query_start_loc_ptr)
     # The request of a tile: the last whose first tile is not past it.
@@ -33,16 +33,16 @@ def find_tile(item, chunks, BLOCK_T: gl.constexpr):
     start = gl.load(query_start_loc_ptr + request)
     num_queries = gl.load(query_start_loc_ptr + request + 1) - start
     first_query = (tile - (start - base) // BLOCK_T - request) * BLOCK_T
-    return kv_head, request, start, num_queries, gl.load(seq_lens_ptr + request), first_query
+    return run, request, start, num_queries, gl.load(seq_lens_ptr + request), first_query
 
 
 @gluon.jit
-def tell(mail, turn, kv_head, request, start, num_queries, length, first_query, num_tiles):
+def tell(mail, turn, run, request, start, num_queries, length, first_query, num_tiles):
     """Tell the other warps their next tile of queries and its tiles of keys; no tiles mean the end."""
     words, told, heard = mail
     slot = turn % words.shape[0]
     at = gl.arange(0, _WORDS, gl.BlockedLayout([_WORDS], [32], [1], [0]))
-    message = gl.where(at == 0, kv_head, gl.where(at == 1, request, gl.where(at == 2, start, num_queries)))
+    message = gl.where(at == 0, run, gl.where(at == 1, request, gl.where(at == 2, start, num_queries)))
     message = gl.where(at == 4, length, gl.where(at == 5, first_query, gl.where(at == 6, num_tiles, message)))
     mbarrier.wait(heard.index(slot), (turn // words.shape[0] + 1) & 1)
     words.index(slot).store(message)
@@ -58,8 +58,8 @@ def hear(mail, turn, WARPS: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([_WORDS], [32], [WARPS], [0])
     message = words.index(slot).load(layout)
     mbarrier.arrive(heard.index(slot))
-    kv_head, request, start, num_queries = _word(message, 0), _word(message, 1), _word(message, 2), _word(message, 3)
-    return kv_head, request, start, num_queries, _word(message, 4), _word(message, 5), _word(message, 6)
+    run, request, start, num_queries = _word(message, 0), _word(message, 1), _word(message, 2), _word(message, 3)
+    return run, request, start, num_queries, _word(message, 4), _word(message, 5), _word(message, 6)
 
 
 @gluon.jit
