@@ -62,6 +62,7 @@ CACHES = {
     "atom_kernels/tuned/store.py: triton_release": "The version of Triton.",
     "atom_kernels/tuned/store.py: tuned_on_arch": "What the files have for an architecture.",
     "atom_models/fallback/trial.py: _trial": "Whether a class of transformers passed its trial, by the kind of config.",
+    "atom_models/layers/loadable.py: _own_weights": "Whether layers of a class own weights.",
     "atom_models/requirements/cache.py: _layout": "The layout of a problem's cache on a platform.",
     "atom_vllm/mixers/cache_view.py: _plan": "The plan of a problem on a platform.",
     "atom_vllm/mixers/keys_apart.py: _plan": "The plan of a problem on a platform.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,25 @@ _INVERTED = re.compile(r'(?:^\s*(?:# |""")?|[.;:] )Of [a-z`]')
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@cache
+def docstrings(module: ast.Module) -> tuple[str, ...]:
+    """All descriptions of a file."""
+    found = (ast.get_docstring(node) for node in nodes(module) if isinstance(node, _DOCUMENTED))
+    return tuple(text for text in found if text)
+
+
 def fragments(module: ast.Module) -> Iterator[str]:
     """Lines of docstrings that describe a thing by what it belongs to alone."""
-    for node in nodes(module):
-        text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
-        lines = (text or "").splitlines()
+    for text in docstrings(module):
+        lines = text.splitlines()
         yield from (line.strip() for line in lines[:1] if line.startswith("Of "))
         yield from (line.strip() for line in lines if _FRAGMENT.match(line))
 
 
 def circumstances(module: ast.Module) -> Iterator[str]:
     """Lines of docstrings that begin to describe a thing with a preposition, or by another thing."""
-    for node in nodes(module):
-        text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
-        yield from (line.strip() for line in (text or "").splitlines() if _CIRCUMSTANCE.match(line))
+    for text in docstrings(module):
+        yield from (line.strip() for line in text.splitlines() if _CIRCUMSTANCE.match(line))
 
 
 def starred_tables(module: ast.Module) -> Iterator[int]:

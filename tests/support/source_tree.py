@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,22 +69,27 @@ def nodes(module: ast.Module) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(module))
 
 
-def imported_modules(file: Path, *, for_types: bool = True) -> Iterator[tuple[str, int]]:
+@cache
+def imported_modules(file: Path, *, for_types: bool = True) -> tuple[tuple[str, int], ...]:
     """(module, line) of every absolute import in a file, wherever in it; those for type checkers alone if `for_types`.
 
     `from package import name` counts as an import of the package.
     """
+    found: list[tuple[str, int]] = []
     waiting: list[ast.AST] = [tree(file)]
     while waiting:
         node = waiting.pop()
+        if isinstance(node, ast.expr):
+            continue  # most of a tree, and no statement is in it
         if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             waiting += node.orelse
         else:
             waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module, node.lineno
+            found.append((node.module, node.lineno))
+    return tuple(found)
 
 
 @cache

@@ -96,7 +96,7 @@ def test_a_connection_that_is_cut_anywhere_ends_the_transfer(pair: MakePair, whe
         del data[max(number - before, 0) :]
         return bool(data)
 
-    with pair(timeout=1.0, of_sender={"timeout": 1.0}) as (sender, fetcher, port), MeddlingProxy(port, cut) as proxy:
+    with pair(timeout=0.3, of_sender={"timeout": 0.3}) as (sender, fetcher, port), MeddlingProxy(port, cut) as proxy:
         ended = sender.keep([3, 4, 5, 6, 7])
         begun = time.monotonic()
         assert fetcher.fetch(proxy.port, dict(enumerate(range(5)))) < 5

@@ -34,6 +34,12 @@ def injected(tmp_path):
 
 
 @pytest.fixture
+def short_grace(injected):
+    """Variables with which a server waits a moment, and not seconds, for an engine that does not end."""
+    return injected("from atom_core.engine.process import supervisor; supervisor.STOP_GRACE_SECONDS = 0.2")
+
+
+@pytest.fixture
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
@@ -95,8 +101,10 @@ def test_a_stopped_engine_is_ended_and_everyone_is_told(serve_process):
         assert "Traceback" not in running.text
 
 
-def test_a_drain_tells_every_client_even_one_whose_body_never_comes_and_where_the_engine_is_stopped(serve_process):
-    with serve_process("--drain-timeout", "0.2", "--step-timeout", "60") as running:
+def test_a_drain_tells_every_client_even_one_whose_body_never_comes_and_where_the_engine_is_stopped(
+    serve_process, short_grace
+):
+    with serve_process("--drain-timeout", "0.2", "--step-timeout", "60", environment=short_grace) as running:
         streams = [Stream(running.url, SEVERAL) for _ in range(3)]
         with half_a_request(running) as half, stopped(engine_pid(running)):
             running.process.send_signal(signal.SIGTERM)
@@ -108,8 +116,8 @@ def test_a_drain_tells_every_client_even_one_whose_body_never_comes_and_where_th
         assert "Traceback" not in running.text
 
 
-def test_a_second_signal_tells_every_client_even_where_the_engine_is_stopped(serve_process):
-    with serve_process("--step-timeout", "60") as running:
+def test_a_second_signal_tells_every_client_even_where_the_engine_is_stopped(serve_process, short_grace):
+    with serve_process("--step-timeout", "60", environment=short_grace) as running:
         streams = [Stream(running.url, SEVERAL) for _ in range(3)]
         with stopped(engine_pid(running)):
             running.process.send_signal(signal.SIGTERM)

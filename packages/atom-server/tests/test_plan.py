@@ -5,15 +5,33 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import atom_core.models
 from atom_core import EngineArgs
 from atom_core.config import CacheFormat, options_of
-from atom_core.models import find_accelerators, model_requirements, open_checkpoint, place
+from atom_core.models import ModelRequirements, find_accelerators, open_checkpoint, place
 from atom_server.cli.main import main
 from atom_server.cli.plan.tables import memory_lines
 from published_configs import NAMES, architecture_of, write_published_config
+
+count = atom_core.models.model_requirements
+counted: dict[str, ModelRequirements] = {}
+
+
+def model_requirements(checkpoint: Any, *args: Any, **options: Any) -> ModelRequirements:
+    """What is counted of a config, once for all tests: to build the layers takes most of a plan."""
+    key = json.dumps([checkpoint.config, args, options], sort_keys=True)
+    if key not in counted:
+        counted[key] = count(checkpoint, *args, **options)
+    return counted[key]
+
+
+@pytest.fixture(autouse=True)
+def counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atom_core.models, "model_requirements", model_requirements)
 
 
 def plan(capsys: pytest.CaptureFixture[str], *flags: str | Path) -> tuple[int, str]:

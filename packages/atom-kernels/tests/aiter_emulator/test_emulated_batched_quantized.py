@@ -24,6 +24,11 @@ def mi355x(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
         yield importlib.import_module("aiter")
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
 def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape).to(BF16)
 

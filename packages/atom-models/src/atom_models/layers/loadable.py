@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import nn
@@ -45,7 +46,18 @@ class ChoosesNames(Protocol):
 
 def loadable(model: nn.Module) -> list[Loadable]:
     """The layers of a model that own weights."""
-    return [module for module in model.modules() if isinstance(module, Loadable)]
+    return [module for module in model.modules() if is_loadable(module)]
+
+
+def is_loadable(module: nn.Module) -> TypeGuard[Loadable]:
+    """Whether a layer owns weights."""
+    return _own_weights(type(module))
+
+
+@functools.cache
+def _own_weights(kind: type) -> bool:
+    # Python asks each object anew: a fifth of the time of `atom plan`.
+    return issubclass(kind, Loadable)
 
 
 def expected_weights(layer: Loadable) -> dict[str, ExpectedWeight]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from atom_models.layers import LMHead, Loadable, Mixer, VocabularyEmbedding
+from atom_models.layers import LMHead, Mixer, VocabularyEmbedding
+from atom_models.layers.loadable import is_loadable
 from atom_models.layers.weights import Weights
 
 
@@ -17,7 +18,7 @@ def products(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[Wei
     """
     table: list[Weights] = []
     for module in modules:
-        if isinstance(module, Mixer) or not isinstance(module, Loadable):
+        if isinstance(module, Mixer) or not is_loadable(module):
             continue
         weights = [one for one in module.weights() if one.held is not None and one.on_rank]
         if isinstance(module, VocabularyEmbedding):
