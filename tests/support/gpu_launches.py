@@ -191,7 +191,12 @@ def _triton_runs(platform: Platform) -> Iterator[Any]:
         encoder = encoder_cases.make_problem(16, head_dim, dtype)
         texts = encoder_cases.make_step(encoder, [40, 17], rotary=True)
         yield partial(texts.run, select_mixer(encoder, platform, only_backend="triton"))
-    for heads, rules in (((16, 8, 128), {}), ((64, 8, 64), {"has_sinks": True}), ((8, 4, 256), {"sees_ahead": True})):
+    for heads, rules in (
+        ((16, 8, 128), {}),
+        ((40, 8, 128), {}),
+        ((64, 8, 64), {"has_sinks": True}),
+        ((8, 4, 256), {"sees_ahead": True}),
+    ):
         problem = make_problem(*heads, "bfloat16", **rules)
         step = make_step(problem, [(1, 5), (_LONG_PROMPT, _LONG_PROMPT)])
         yield partial(step.run, select_mixer(problem, platform, only_backend="triton"))
