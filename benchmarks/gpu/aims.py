@@ -46,7 +46,7 @@ _OVER_FLOOR = {"gpt-oss-20b-mxfp4": {1: Aim(1.6, 1.25), 32: Aim(1.5, 1.5), 128: 
 _FP8_CACHES = ("kv_cache_dtype=fp8", "kv_cache_dtype=fp8_per_token_head")
 _FP8_CACHE, _LARGE_CACHE = Aim(1 / 1.4, 1 / 1.4), (128, 4096)
 # Tokens of the KV cache, where both engines are given the same share of the memory.
-_CACHES = dict.fromkeys(("qwen3-0.6b", "qwen3-8b", "qwen3-14b"), (0.98, 1.02))
+_CACHES: dict[str, tuple[float, float]] = dict.fromkeys(("qwen3-0.6b", "qwen3-8b", "qwen3-14b"), (0.98, 1.02))
 _OFFLINE = {"qwen3-0.6b": (1.0, 1.15), "qwen3-8b": (1.0, 1.10), "qwen3-8b-fp8": (1.08, 1.15)}
 # The share of the copy rate, at the shape of DeepSeek-V2-Lite.
 LATENT_DECODE = Aim(0.60, 0.75, over_peer=False)

@@ -49,7 +49,7 @@ def loadable(model: nn.Module) -> list[Loadable]:
     return [module for module in model.modules() if is_loadable(module)]
 
 
-def is_loadable(module: nn.Module) -> TypeGuard[Loadable]:
+def is_loadable(module: object) -> TypeGuard[Loadable]:
     """Whether a layer owns weights."""
     return _own_weights(type(module))
 

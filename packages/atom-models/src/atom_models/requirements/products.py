@@ -18,9 +18,10 @@ def products(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[Wei
     """
     table: list[Weights] = []
     for module in modules:
-        if isinstance(module, Mixer) or not is_loadable(module):
+        owner: object = module
+        if isinstance(module, Mixer) or not is_loadable(owner):
             continue
-        weights = [one for one in module.weights() if one.held is not None and one.on_rank]
+        weights = [one for one in owner.weights() if one.held is not None and one.on_rank]
         if isinstance(module, VocabularyEmbedding):
             table = weights
             continue
