@@ -98,6 +98,8 @@ class Results:
         return read
 
     def _room_for(self, size: int) -> Pinned:
-        if self._free and len(self._free[-1].memory) >= size:
-            return self._free.pop()
+        # Taken before it is looked at: whoever reads gives memory back meanwhile.
+        kept = self._free.pop() if self._free else None
+        if kept is not None and len(kept.memory) >= size:
+            return kept
         return Pinned(-(-size // _LEAST_RESULTS) * _LEAST_RESULTS, torch.int64, self._device)
