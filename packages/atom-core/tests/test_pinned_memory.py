@@ -64,13 +64,14 @@ def test_more_words_than_there_is_room_for_travel_too():
     assert Uploads(CPU, num_words=4).send(words(1, 2, 3), words(4, 5)).tolist() == [1, 2, 3, 4, 5]
 
 
-def test_memory_is_written_again_only_when_its_last_copy_is_done(monkeypatch):
-    begun, waited = [], []
-    monkeypatch.setattr(Pinned, "copy_begins", lambda self: begun.append(id(self)))
-    monkeypatch.setattr(Pinned, "wait", lambda self: waited.append((id(self), len(begun))))
-    uploads = Uploads(CPU)
-    for number in range(9):
+def test_memory_is_written_again_only_when_the_copies_of_its_half_are_done(monkeypatch):
+    uploads, done = Uploads(CPU, num_words=2), []
+    monkeypatch.setattr(Pinned, "copies_begin", lambda self: done.append(self.memory.clone()))
+    waits: list[list[int]] = []
+    monkeypatch.setattr(Pinned, "wait", lambda self: waits.append(self.memory[::2].tolist()))
+    for number in range(1, 26):
         uploads.send(words(number))
-    for number, buffer in enumerate(begun):
-        assert waited[number] == (buffer, number)
-    assert len(set(begun)) == len(begun[:4]) == 4
+    # What a wait finds is what its half has had since it was told of, or nothing yet.
+    told = [memory[::2].tolist() for memory in done]
+    assert told == [list(range(first, first + 8)) for first in (1, 9, 17)]
+    assert waits[1:] == told[: len(waits) - 1]

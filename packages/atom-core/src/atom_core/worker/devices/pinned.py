@@ -5,8 +5,8 @@ To ask for such memory, and for an event behind each copy, takes the host longer
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,14 @@ import torch
 
 from atom_core.worker.devices.upload import send
 
-# Words of a step that travel in kept memory, and how many steps may be on their way before one waits.
-_WORDS, _BUFFERS = 1 << 16, 4
+# Words of a step that travel in kept memory, and steps that follow each other before one looks whether they are done.
+_WORDS, _STEPS = 1 << 16, 8
 # Room for results grows by whole blocks of so many.
 _LEAST_RESULTS = 1024
 
 
 class Pinned:
-    """Numbers in pinned memory, and the event behind their last copy; plain memory where nothing is launched.
+    """Numbers in pinned memory, and the event behind their last copies; plain memory where nothing is launched.
 
     Attributes:
         memory: ``[size]``.
@@ -32,13 +32,18 @@ class Pinned:
         self.memory = torch.empty(size, dtype=dtype, pin_memory=is_gpu)
         self._copied = torch.cuda.Event() if is_gpu else None
 
-    def copy_begins(self) -> None:
-        """A copy to or from the memory was launched."""
+    @cached_property
+    def array(self) -> np.ndarray:
+        """The memory for numpy."""
+        return self.memory.numpy()
+
+    def copies_begin(self) -> None:
+        """All copies to or from the memory were launched."""
         if self._copied is not None:
             self._copied.record()
 
     def wait(self) -> None:
-        """Wait until the last copy is done; raises what the device failed with."""
+        """Wait until they are done; raises what the device failed with."""
         if self._copied is not None:
             self._copied.synchronize()
 
@@ -46,27 +51,32 @@ class Pinned:
 class Uploads:
     """Int32 words of the host, on their way to one place on the device: each step's overwrite those of the one before.
 
+    Steps take the memory of one half in turn, and then that of the other: an event for each would take longer.
+
     Args:
         device: where to.
-        num_words: the room for them; more travel as any tensor does.
+        num_words: the room for those of a step; more travel as any tensor does.
     """
 
     def __init__(self, device: torch.device, num_words: int = _WORDS) -> None:
         self._device, self._place = device, torch.zeros(num_words, dtype=torch.int32, device=device)
-        buffers = [Pinned(num_words, torch.int32, device) for _ in range(_BUFFERS)]
-        self._buffers = itertools.cycle([(buffer, buffer.memory.numpy()) for buffer in buffers])
+        self._half, self._other = (Pinned(_STEPS * num_words, torch.int32, device) for _ in range(2))
+        self._step = 0
 
     def send(self, *arrays: np.ndarray) -> torch.Tensor:
         """The words of all arrays on the device, one behind the other; theirs until the next call."""
-        num_words = sum(map(len, arrays))
-        if num_words > len(self._place):
+        num_words, most = sum(map(len, arrays)), len(self._place)
+        if num_words > most:
             return send(torch.from_numpy(np.concatenate(arrays)), self._device)
-        buffer, on_host = next(self._buffers)
-        buffer.wait()
-        np.concatenate(arrays, out=on_host[:num_words])
+        if self._step == _STEPS:
+            self._half.copies_begin()
+            self._half, self._other, self._step = self._other, self._half, 0
+            self._half.wait()
+        mine = slice(self._step * most, self._step * most + num_words)
+        self._step += 1
+        np.concatenate(arrays, out=self._half.array[mine])
         sent = self._place[:num_words]
-        sent.copy_(buffer.memory[:num_words], non_blocking=True)
-        buffer.copy_begins()
+        sent.copy_(self._half.memory[mine], non_blocking=True)
         return sent
 
 
@@ -86,7 +96,7 @@ class Results:
             pinned = self._room_for(len(results))
             on_host, again = pinned.memory[: len(results)], True
         on_host.copy_(results, non_blocking=True)
-        pinned.copy_begins()
+        pinned.copies_begin()
 
         def read() -> list[Any]:
             pinned.wait()
