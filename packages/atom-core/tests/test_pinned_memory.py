@@ -66,7 +66,7 @@ def test_more_words_than_there_is_room_for_travel_too():
 
 def test_memory_is_written_again_only_when_the_copies_of_its_half_are_done(monkeypatch):
     uploads, done = Uploads(CPU, num_words=2), []
-    monkeypatch.setattr(Pinned, "copies_begin", lambda self: done.append(self.memory.clone()))
+    monkeypatch.setattr(Pinned, "launched", lambda self: done.append(self.memory.clone()))
     waits: list[list[int]] = []
     monkeypatch.setattr(Pinned, "wait", lambda self: waits.append(self.memory[::2].tolist()))
     for number in range(1, 26):

@@ -37,7 +37,7 @@ class Pinned:
         """The memory for numpy."""
         return self.memory.numpy()
 
-    def copies_begin(self) -> None:
+    def launched(self) -> None:
         """All copies to or from the memory were launched."""
         if self._copied is not None:
             self._copied.record()
@@ -69,7 +69,7 @@ class Uploads:
         if num_words > most:
             return send(torch.from_numpy(np.concatenate(arrays)), self._device)
         if self._step == _STEPS:
-            self._half.copies_begin()
+            self._half.launched()
             self._half, self._other, self._step = self._other, self._half, 0
             self._half.wait()
         mine = slice(self._step * most, self._step * most + num_words)
@@ -96,7 +96,7 @@ class Results:
             pinned = self._room_for(len(results))
             on_host, again = pinned.memory[: len(results)], True
         on_host.copy_(results, non_blocking=True)
-        pinned.copies_begin()
+        pinned.launched()
 
         def read() -> list[Any]:
             pinned.wait()
