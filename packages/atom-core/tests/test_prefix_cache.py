@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 
 import pytest
@@ -244,3 +245,24 @@ def test_without_prefix_caching_nothing_is_found_or_counted():
 def test_a_cache_that_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         make_cache(**wrong)
+
+
+def test_the_garbage_collector_goes_through_one_object_for_each_cached_block():
+    cache = make_cache(num_blocks=2000, block_size=16)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(10):
+        table, _ = admit(cache, list(range(number, number + 1600)))
+        cache.release(table)
+    del table
+    gc.collect()
+    assert 1000 <= len(gc.get_objects()) - before < 1100
+
+
+def test_a_chain_of_prefixes_of_any_length_is_let_go():
+    num_blocks = 150_000
+    cache = make_cache(num_blocks=num_blocks, block_size=1, prefix_hash="xxhash64")
+    table, _ = admit(cache, list(range(num_blocks)))
+    cache.release(table)
+    cache.forget_prefixes()
+    assert cache.pool.num_free == num_blocks

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import xxhash
 
 from atom_core.kv_cache.config import PrefixHash
@@ -32,10 +33,10 @@ class ImageKey(NamedTuple):
     offset: int
 
 
-class Covered(NamedTuple):
-    """What the name of a block says is in it."""
+class Covered(msgspec.Struct, frozen=True, gc=False):
+    """What the name of a block says is in it. A cache keeps as many as it has blocks: tuples, and no garbage."""
 
-    token_ids: list[int]
+    token_ids: tuple[int, ...]
     images: tuple[ImageKey, ...] = ()
 
 
@@ -81,7 +82,7 @@ class BlockNames:
     def covered(self, token_ids: list[int], images: Sequence[PlacedImage], index: int) -> Covered:
         """What the name of a block covers."""
         first, end = self._range(index)
-        return Covered(token_ids[first:end], self._image_keys(images, index) if images else ())
+        return Covered(tuple(token_ids[first:end]), self._image_keys(images, index) if images else ())
 
     def _range(self, index: int) -> tuple[int, int]:
         return index * self._block_size, (index + 1) * self._block_size + self._num_next

@@ -17,13 +17,18 @@ from atom_kernels.protocols import GroupSpec, Pages
 class CachedPrefix:
     """All tokens up to the end of one full block.
 
+    A cache has as many as blocks, and the garbage collector stops the engine to go through them. So they hold nothing
+    that it goes through, too; they stay its own, since it frees chains of any length without a recursion.
+
     Attributes:
+        hash: the name of the block.
         parent: the prefix before the block, or the salt before a first block.
         covered: what the block's name covers.
         block_ids: each group's block that stores its keys and values, or the snapshot of the state behind it; None
             where none does.
         is_followed: these blocks also have what a model that drafts keeps.
         num_children: prefixes that are known to go on from here.
+        is_known: it was not forgotten.
         is_orphan: a prefix before it was forgotten when it came, so that nobody finds it.
     """
 
@@ -33,11 +38,15 @@ class CachedPrefix:
         self.hash = name
         self.parent = parent
         self.covered = covered
-        self.block_ids: list[int | None] = [None] * num_groups
+        self.block_ids: tuple[int | None, ...] = (None,) * num_groups
         self.is_followed = False
         self.num_children = 0
         self.is_known = True
         self.is_orphan = isinstance(parent, CachedPrefix) and (parent.is_orphan or not parent.is_known)
+
+    def set_block(self, group: int, block_id: int | None) -> None:
+        """The group has another block, or none."""
+        self.block_ids = (*self.block_ids[:group], block_id, *self.block_ids[group + 1 :])
 
 
 class FoundBlocks(NamedTuple):
@@ -186,7 +195,7 @@ class PrefixCache:
         """
         prefix = self._by_block.pop(block_id)
         lost = prefix.block_ids.index(block_id)
-        prefix.block_ids[lost] = None
+        prefix.set_block(lost, None)
         self._tell_removed(lost, prefix)
         if len(self._groups) > 1 and not is_saved:
             spec = self._groups[lost]
@@ -236,8 +245,8 @@ class PrefixCache:
             self._drop_blocks(replaced, range(len(self._groups)))
             self._unname(replaced)
         prefix = CachedPrefix(name, parent, covered, len(self._groups))
-        if isinstance(prefix.parent, CachedPrefix):
-            prefix.parent.num_children += 1
+        if isinstance(parent, CachedPrefix):
+            parent.num_children += 1
         self._by_hash[name] = prefix
         if replaced is not None:
             self._prune(replaced.parent)
@@ -261,7 +270,7 @@ class PrefixCache:
             if prefix.block_ids[group] is None and block_id is not None:
                 if not spec.in_slots and table.num_followed_tokens < (index + 1) * self._block_size:
                     prefix.is_followed = False
-                prefix.block_ids[group] = block_id
+                prefix.set_block(group, block_id)
                 self._by_block[block_id] = prefix
                 self._on_change(block_id, True)
                 self._tell_stored(group, prefix)
@@ -270,7 +279,7 @@ class PrefixCache:
         for group in groups:
             block_id = prefix.block_ids[group]
             if block_id is not None:
-                prefix.block_ids[group] = None
+                prefix.set_block(group, None)
                 del self._by_block[block_id]
                 self._on_change(block_id, False)
                 self._tell_removed(group, prefix)
@@ -278,7 +287,8 @@ class PrefixCache:
     def _tell_stored(self, group: int, prefix: CachedPrefix) -> None:
         if self._events is not None and not prefix.is_orphan:
             parent = prefix.parent.hash if isinstance(prefix.parent, CachedPrefix) else prefix.parent
-            self._events.stored(group, prefix.hash, parent, *prefix.covered)
+            covered = prefix.covered
+            self._events.stored(group, prefix.hash, parent, list(covered.token_ids), covered.images)
 
     def _tell_removed(self, group: int, prefix: CachedPrefix) -> None:
         if self._events is not None and not prefix.is_orphan:
