@@ -24,11 +24,13 @@ WAKING = {
 }
 # It puts collection back as it was.
 FOR_A_WHILE = "atom_core/garbage.py: no_collection"
-# It freezes what a process of ours imports, torch above all.
+# It freezes what a process of ours imports: torch, and transformers.
 FOR_IMPORTS = "atom_core/garbage.py: kept_for_good"
 THAT_IMPORT = {
     "atom_core/engine/process/core_process.py: _start_core",
     "atom_core/executor/processes/worker.py: main",
+    "atom_core/folder_code/converting.py: main",
+    "atom_server/pictures/decode_process.py: main",
 }
 
 
