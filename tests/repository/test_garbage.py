@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
+from atom_core.garbage import kept_for_good
 from source_tree import MAY_IMPORT, nodes, source_files, tree
 
 # The main of each process that is ours, and what it calls to begin its work.
@@ -21,6 +24,14 @@ WAKING = {
 }
 # It puts collection back as it was.
 FOR_A_WHILE = "atom_core/garbage.py: no_collection"
+# It freezes what a process of ours imports: torch, and transformers.
+FOR_IMPORTS = "atom_core/garbage.py: kept_for_good"
+THAT_IMPORT = {
+    "atom_core/engine/process/core_process.py: _start_core",
+    "atom_core/executor/processes/worker.py: main",
+    "atom_core/folder_code/converting.py: main",
+    "atom_server/pictures/decode_process.py: main",
+}
 
 
 @cache
@@ -39,7 +50,12 @@ def find_calls() -> Iterator[tuple[str, str, int]]:
 
 
 def test_only_the_mains_of_our_processes_freeze_garbage():
-    assert {where for where, called, _ in calls() if called in ("gc.freeze", "freeze")} == {*MAINS, *WAKING}
+    assert {where for where, called, _ in calls() if called in ("gc.freeze", "freeze")} == {
+        *MAINS,
+        *WAKING,
+        FOR_IMPORTS,
+    }
+    assert {where for where, called, _ in calls() if called == "kept_for_good"} == THAT_IMPORT
 
 
 def test_what_a_start_left_is_frozen_before_the_work_begins():
@@ -51,3 +67,21 @@ def test_what_a_start_left_is_frozen_before_the_work_begins():
 def test_collection_is_put_off_in_one_place_and_its_thresholds_are_left_alone():
     switches = {"gc.enable", "gc.disable", "gc.set_threshold", "gc.set_debug"}
     assert {where for where, called, _ in calls() if called in switches} == {FOR_A_WHILE}
+
+
+def test_what_is_kept_for_good_is_frozen_before_anything_looks_at_it():
+    looks: list[str] = []
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        looks.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        before = gc.get_freeze_count()
+        with kept_for_good():
+            made = [[] for _ in range(100_000)]
+        assert gc.get_freeze_count() >= before + len(made)
+        assert gc.isenabled()
+        assert looks == []
+    finally:
+        gc.callbacks.remove(note)

@@ -106,7 +106,7 @@ class RunningServer:
             self._started.set()
             await serving
         finally:
-            gc.unfreeze()
+            # What the tests' process has stays frozen: to go through it takes a second.
             await self.engine.shutdown(0.0)
 
     def _begin_to_serve(self) -> asyncio.Future[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from atom_core import InvalidRequestError, LLMEngine, SamplingParams
 from atom_core.config import ConfigError, EngineArgs, resolve_config
 from atom_kernels.platform import detect_platform
 from atom_models import open_checkpoint
+from shared_ranks import SharedRanks
+from shared_ranks import make_engine as over_ranks
 from tiny_dual import FAMILIES, make_dual, noise, their_pictures, their_texts
 from tiny_encoders import CLS, SEP
 
@@ -140,8 +143,15 @@ def test_a_step_encodes_as_many_pictures_as_have_patches_for_it(dual, budget: in
     assert config.scheduler.max_num_image_tokens == pictures
 
 
-def test_two_ranks_share_the_tower_of_texts_and_have_that_of_pictures_each(dual):
-    with make_engine(dual[0], tensor_parallel_size=2) as engine:
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[SharedRanks]:
+    processes = SharedRanks(tensor_parallel_size=2)
+    yield processes
+    processes.end()
+
+
+def test_two_ranks_share_the_tower_of_texts_and_have_that_of_pictures_each(dual, ranks: SharedRanks):
+    with over_ranks(dual[0], ranks, num_kv_blocks=None) as engine:
         assert_same(engine.embed(TEXTS), their_texts(dual[1], TEXTS))
         assert_same(engine.embed([shown(PICTURES[1])]), their_pictures(dual[1], PICTURES[1:2]))
 

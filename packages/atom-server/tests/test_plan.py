@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,12 @@ def model_requirements(checkpoint: Any, *args: Any, **options: Any) -> ModelRequ
     return counted[key]
 
 
-@pytest.fixture(autouse=True)
-def counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atom_core.models, "model_requirements", model_requirements)
+@pytest.fixture(autouse=True, scope="module")
+def counted_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atom_core.models, "model_requirements", model_requirements)
+        yield
+    counted.clear()  # a million objects, through which other tests would look for garbage
 
 
 def plan(capsys: pytest.CaptureFixture[str], *flags: str | Path) -> tuple[int, str]:

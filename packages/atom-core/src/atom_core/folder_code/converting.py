@@ -21,6 +21,7 @@ from atom_core.folder_code.references import (
     find_reference,
     read_object,
 )
+from atom_core.garbage import kept_for_good
 from atom_core.tokenization import TokenizerError
 from atom_core.tokenization.hf_folder import SPECIAL_ROLES, tokenizer_from_folder
 
@@ -101,7 +102,8 @@ def _write(path: Path, value: Any) -> None:
 def main() -> int:
     """Convert the folder of the command line; the reason of a failure is the last line of standard error."""
     try:
-        convert(Path(sys.argv[1]), Path(sys.argv[2]))
+        with kept_for_good():  # the process ends right after
+            convert(Path(sys.argv[1]), Path(sys.argv[2]))
     except Exception as error:  # whatever code of a stranger raises
         text = " ".join(str(error).split())
         print(text if isinstance(error, CodeReferenceError) else f"{type(error).__name__}: {text}", file=sys.stderr)

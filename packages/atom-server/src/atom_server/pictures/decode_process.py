@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from atom_core.garbage import kept_for_good
 from atom_core.limited_process.answering import answer_questions
 from atom_core.limited_process.limits import Limits
 from atom_server.pictures.data_url import PictureError
@@ -26,8 +27,9 @@ def main(make: Callable[[], Decode], limits: Limits) -> None:
             return ENCODER.encode(Answer(error=str(error)))
 
     os.nice(10)  # streams of others go first
-    prepare()  # what is imported and made once counts for nobody
-    decode = make()
+    with kept_for_good():
+        prepare()  # what is imported and made once counts for nobody
+        decode = make()
     answer_questions(answer, limits)
 
 

@@ -51,6 +51,7 @@ from atom_core.engine.process.wire import (
 )
 from atom_core.errors import AdapterError, EngineBusyError, EngineDeadError, ProfilerError
 from atom_core.failure import Failure
+from atom_core.garbage import kept_for_good
 from atom_core.log_lines import LineFormatter
 from atom_core.messages import EngineOutput, NamedAdapter
 
@@ -110,7 +111,8 @@ def _start_core(start: EngineStart) -> EngineCore:
     started = time.perf_counter()
     # Whoever starts a process waits until it is ready.
     waited_for = dataclasses.replace(args, warmup=args.warmup or "full")
-    config = resolve(waited_for, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
+    with kept_for_good():
+        config = resolve(waited_for, open_checkpoint(start.model_path), data_parallel_rank=start.data_parallel_rank)
     if start.meeting_folder is not None:
         parallel = dataclasses.replace(config.parallel, meeting_folder=Path(start.meeting_folder))
         config = dataclasses.replace(config, parallel=parallel)

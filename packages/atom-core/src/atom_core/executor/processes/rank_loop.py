@@ -18,6 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from atom_core import settings
+from atom_core.config.devices import traits_of
 from atom_core.config.sections import EngineConfig
 from atom_core.errors import AdapterError, ProfilerError
 from atom_core.executor.launchers.connections import listen
@@ -184,16 +185,22 @@ class _Rank:
 
     def _load(self, config: EngineConfig) -> None:
         if self._runner is not None:
-            self._runner.close()
-        self._runner = None  # gives its memory back first
-        gc.unfreeze()
-        gc.collect()
+            self._let_go()
         runner = self._make_runner(config, self._ranks)
         info = runner.load()
         self._runner = runner
         # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s.
         gc.freeze()
         self._answer(Loaded.of(info))
+
+    def _let_go(self) -> None:
+        """Give the memory of what ran back, before another model needs it."""
+        self._loaded.close()
+        self._runner = None
+        # A model is in no circle of references, unless it was compiled or captured for a device of little memory.
+        if traits_of(self._join.device).has_graphs:
+            gc.unfreeze()
+            gc.collect()
 
     def _load_adapter(self, adapter: NamedAdapter) -> str | None:
         try:
