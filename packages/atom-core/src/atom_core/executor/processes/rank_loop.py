@@ -104,6 +104,8 @@ class _Rank:
         self._answers: queue.SimpleQueue[Callable[[], Answer]] = queue.SimpleQueue()
         self._ranks: WorkerRanks = ALONE
         self._runner: Runner | None = None
+        # Compiled and captured models are in circles of references; others go when nobody refers to them.
+        self._is_in_circles = False
 
     def run(self, join_ranks: JoinRanks) -> NoReturn:
         """Until told to leave, until the engine is gone, or until something fails."""
@@ -189,6 +191,7 @@ class _Rank:
         runner = self._make_runner(config, self._ranks)
         info = runner.load()
         self._runner = runner
+        self._is_in_circles = config.compile.level > 0 or traits_of(config.device).has_graphs
         # What a start makes is never garbage, and a full collection over it would stop steps for 0.2 s.
         gc.freeze()
         self._answer(Loaded.of(info))
@@ -197,8 +200,7 @@ class _Rank:
         """Give the memory of what ran back, before another model needs it."""
         self._loaded.close()
         self._runner = None
-        # A model is in no circle of references, unless it was compiled or captured for a device of little memory.
-        if traits_of(self._join.device).has_graphs:
+        if self._is_in_circles:
             gc.unfreeze()
             gc.collect()
 
