@@ -13,7 +13,6 @@ _TEXT_TESTS = (
     "atom-core/tests/test_tokenizer.py",
     "atom-core/tests/test_llm_engine.py",
     "atom-core/tests/test_async_engine.py",
-    "atom-core/tests/test_fetched_tokens.py",
     "atom-core/tests/test_open_requests.py",
 )
 _PARSER_TESTS = (

@@ -88,20 +88,20 @@ class Results:
         self._free: list[Pinned] = []
 
     def fetch(self, results: torch.Tensor) -> Callable[[], list[Any]]:
-        """See `WorkerDevice.fetch`; what it returns is called once. Ids are kept room for, and vectors are not."""
+        """See `WorkerDevice.fetch`; what it returns is called once. Memory for ids is kept, that for vectors is not."""
         if results.dtype is not torch.int64 or results.dim() != 1:
             pinned = Pinned(results.numel(), results.dtype, self._device)
-            on_host, again = pinned.memory.view(results.shape), False
+            on_host, is_kept = pinned.memory.view(results.shape), False
         else:
             pinned = self._room_for(len(results))
-            on_host, again = pinned.memory[: len(results)], True
+            on_host, is_kept = pinned.memory[: len(results)], True
         on_host.copy_(results, non_blocking=True)
         pinned.launched()
 
         def read() -> list[Any]:
             pinned.wait()
             found = on_host.tolist()
-            if again:
+            if is_kept:
                 self._free.append(pinned)
             return found
 
