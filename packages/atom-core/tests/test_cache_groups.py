@@ -6,7 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from atom_core.kv_cache import KVCacheConfig, PagedCache
+from atom_core.kv_cache import BlockTable, KVCacheConfig, PagedCache, make_block_hasher
+from atom_core.kv_cache.block_table import NO_BLOCK
+from atom_core.kv_cache.prefix_cache import PrefixCache
 from atom_core.messages import EngineRequest, SamplingParams
 from atom_core.scheduler import Scheduler, SchedulerConfig
 from atom_kernels.protocols import blocks_of_request, longest_request
@@ -273,3 +275,22 @@ def test_long_prompts_in_little_memory_get_their_tokens(data):
         assert engine.tokens[request.request_id] == tokens_alone(request, windows)
     stats = engine.scheduler.stats()
     assert stats.num_free_blocks == stats.num_blocks
+
+
+def test_blocks_that_a_followed_request_never_had_are_not_taken_from_a_prefix():
+    vacated: list[int] = []
+    prefixes = PrefixCache(
+        BLOCK_SIZE,
+        make_block_hasher("xxhash64"),
+        lambda block_id, is_cached: None if is_cached else vacated.append(block_id),
+        pages(None, 4),
+    )
+    tokens = list(range(6))
+    alone, followed = (BlockTable("", 2) for _ in range(2))
+    alone.groups, alone.num_followed_tokens = [[0, 1, 2], [3, 4, 5]], 0
+    prefixes.publish(alone, tokens, 3)
+    # It was loaded behind a window: of the second group it has the last block alone.
+    followed.groups, followed.num_followed_tokens = [[6, 7, 8], [NO_BLOCK, NO_BLOCK, 9]], len(tokens)
+    prefixes.publish(followed, tokens, 3, first_held=[0, 2])
+    assert vacated == [2, 5]
+    assert [prefixes.key_of(block_id).is_followed for block_id in (0, 1, 3, 4, 8, 9)] == [False] * 4 + [True] * 2

@@ -11,7 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +30,7 @@ from atom_core.config.sections import (
 from atom_core.engine.engine_core import EngineCore
 from atom_core.errors import EngineDeadError, EngineStartError, ProfilerError
 from atom_core.executor.launchers.this_host import HostLauncher
-from atom_core.executor.processes import rank_processes
+from atom_core.executor.processes import rank_loop, rank_processes
 from atom_core.executor.processes.executor import ProcessExecutor, ProcessStepHandle
 from atom_core.executor.processes.rank_link import RankLink
 from atom_core.executor.processes.rank_processes import RankProcesses
@@ -355,3 +358,18 @@ def test_a_command_that_cannot_be_started_is_told():
 def test_a_process_that_says_nothing_is_told_by_how_it_ended(script: str, end: str):
     with pytest.raises(EngineStartError, match=f"rank . {end}"):
         RankProcesses(2, device="cpu", num_threads=1, launcher=HostLauncher([sys.executable, "-c", script]))
+
+
+@pytest.mark.parametrize(("device", "level", "looks"), [("cpu", 0, False), ("cpu", 1, True), ("cuda", 0, True)])
+def test_a_rank_looks_for_what_it_let_go_where_a_model_may_be_in_circles(
+    device: str, level: int, looks: bool, monkeypatch: pytest.MonkeyPatch
+):
+    called: list[str] = []
+    names = ("unfreeze", "collect", "freeze")
+    monkeypatch.setattr(rank_loop, "gc", SimpleNamespace(**{name: partial(called.append, name) for name in names}))
+    info = RunnerInfo(7, 64, (Pages(),), {}, [])
+    runner = SimpleNamespace(load=lambda: info, close=lambda: called.append("close"))
+    rank = rank_loop._Rank(None, None, lambda *_: runner)  # type: ignore[arg-type]
+    rank._load(replace(make_config(), device=device, compile=CompileConfig(level)))
+    rank._load(make_config())
+    assert called == ["freeze", "close", *(["unfreeze", "collect"] if looks else []), "freeze"]

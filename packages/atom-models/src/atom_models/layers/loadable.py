@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
@@ -46,12 +46,12 @@ class ChoosesNames(Protocol):
 
 def loadable(model: nn.Module) -> list[Loadable]:
     """The layers of a model that own weights."""
-    return [module for module in model.modules() if is_loadable(module)]
+    return [owner for module in model.modules() if (owner := as_loadable(module)) is not None]
 
 
-def is_loadable(module: object) -> TypeGuard[Loadable]:
-    """Whether a layer owns weights."""
-    return _own_weights(type(module))
+def as_loadable(module: nn.Module) -> Loadable | None:
+    """The layer if it owns weights."""
+    return cast(Loadable, module) if _own_weights(type(module)) else None
 
 
 @functools.cache

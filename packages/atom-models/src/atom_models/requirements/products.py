@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 
 from atom_models.layers import LMHead, Mixer, VocabularyEmbedding
-from atom_models.layers.loadable import is_loadable
+from atom_models.layers.loadable import as_loadable
 from atom_models.layers.weights import Weights
 
 
@@ -18,8 +18,8 @@ def products(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[Wei
     """
     table: list[Weights] = []
     for module in modules:
-        owner: object = module
-        if isinstance(module, Mixer) or not is_loadable(owner):
+        owner = as_loadable(module)
+        if owner is None or isinstance(module, Mixer):
             continue
         weights = [one for one in owner.weights() if one.held is not None and one.on_rank]
         if isinstance(module, VocabularyEmbedding):
