@@ -64,3 +64,21 @@ def test_tiles_shrink_only_where_local_memory_is_small():
         assert prefill_config(problem).num_stages == 2
         assert decode_config(problem).num_stages == 2  # three stages and the block ids are more than 64 KiB
         assert default_config(experts, 128).down == TileConfig(64, 128, 64, group_m=8, num_stages=3)
+
+
+# Experts, how many a token has, and tokens, measured on an H200; and what was best, or within 4% of it, for nearly all.
+MEASURED = {
+    (128, 8, 1): TileConfig(16, 128, 64, swap=True, num_warps=8, num_stages=5),
+    (32, 4, 8): TileConfig(16, 128, 128, swap=True, num_stages=3),
+    (96, 8, 128): TileConfig(16, 128, 128, swap=True, num_stages=3),
+    (64, 6, 256): TileConfig(32, 128, 128, num_stages=3),
+    (32, 4, 256): TileConfig(64, 128, 64, group_m=8),
+}
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=str)
+def test_untuned_experts_have_the_tiles_that_were_measured_as_best(case):
+    num_experts, top_k, num_tokens = case
+    with use_platform(_nvidia("sm_90")):
+        found = default_config(ExpertsProblem(num_experts, top_k, 2048, 1024, torch.bfloat16), num_tokens)
+    assert found.gate_up == found.down == MEASURED[case]

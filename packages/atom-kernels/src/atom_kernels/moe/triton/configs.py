@@ -115,10 +115,13 @@ def default_config(problem: ExpertsProblem, num_tokens: int) -> ExpertsConfig:
         tile = TileConfig(block_m=16, block_n=32, block_k=32, num_stages=2)
         return ExpertsConfig(tile, tile)
     pairs_of_expert = num_tokens * problem.top_k / problem.num_routed
-    if pairs_of_expert <= 8:
-        tile = TileConfig(16, 64, 128, swap=True)
+    if num_tokens == 1:
+        # Few programs: each has more loads on the way.
+        tile = TileConfig(16, 128, 64, swap=True, num_warps=8, num_stages=5)
+    elif pairs_of_expert <= 12:
+        tile = TileConfig(16, 128, 128, swap=True, num_stages=3)
     elif pairs_of_expert <= 24:
-        tile = TileConfig(32, 64, 128, swap=True)
+        tile = TileConfig(32, 128, 128, num_stages=3)
     elif pairs_of_expert <= 96:
         tile = TileConfig(64, 128, 64, group_m=8)
     else:

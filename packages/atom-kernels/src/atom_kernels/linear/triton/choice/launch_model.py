@@ -1,15 +1,14 @@
-"""A model of a GPU: how long it multiplies a few rows by a weight, by which blocks of untuned shapes are chosen.
+"""A model of a GPU: how long it multiplies a few rows by a packed weight, by which untuned shapes get their splits.
 
 A processor runs as many programs at a time as its registers and its memory hold. Those that are left over by the last
 whole round of all processors leave some idle: the split of the inputs matters most, since it decides how many there
-are. The constants of packed weights were fitted to 709 launches of seven shapes on an H100, of which the model tells
-the time within 11% on average, and those of plain weights to 4,500 launches of 41 shapes on an H100 and an H200; what
-is not a rate of one processor follows from the platform.
+are. The constants were fitted to 709 launches of seven shapes on an H100, of which the model tells the time within 11%
+on average; what is not a rate of one processor follows from the platform.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from atom_kernels.formats import num_bytes
@@ -56,36 +55,20 @@ _PACKED = Rates(
 )  # fmt: skip
 # Words in groups of whole tiles; fitted to 450 launches of seven shapes with int4 at 16 rows on an H200, within 13%.
 _LONG_GROUPS = replace(_PACKED, split=0.2e-6)
-_PLAIN = Rates(
-    memory=0.85, processor=4.8e10, operations=3.85e12, inputs=9.4e10, step=13e-9, serial=0.074e-6, load=1.65e-6,
-    launch=0.42e-6, splitting=1.82e-6, split=0.14e-6, sums=1.16e12, registers=13,
-)  # fmt: skip
 # Codes that a processor decodes in a second: of eight bits, and of four with one number for a tile, or more.
 _BYTES_DECODED, _WORDS_DECODED, _GROUPS_DECODED = 2.7e10, 4.3e10, 1.7e10
 # Registers and warps of a processor, and bytes that a program needs beside its tiles.
 _REGISTERS, _WARPS, _OTHER_BYTES = 65536, 64, 1024
 _WARP = 32
 # Splits cost others too, which want the memory: fewer are taken where the model sees no more difference than this.
-_NEARLY_BEST = {True: 1.02, False: 1.05}
+_NEARLY_BEST = 1.05
 _MOST_SPLITS = 8
-# The library's product of 64 rows and more, and what follows it: seconds of its launch and of an activation's, how many
-# times it takes as long as reading the weights does, for each row more, and for what it writes.
-_LIBRARY, _ACTIVATION, _READS, _READS_OF_A_ROW, _WRITES = 4.07e-6, 1.24e-6, 1.135, 0.0013, 0.52
 
 
 def best_split(
-    problem: LinearProblem,
-    tiles: Sequence[SkinnyConfig],
-    num_rows: int,
-    platform: Platform,
-    *,
-    fills: Callable[[int], bool] = bool,
+    problem: LinearProblem, tiles: Sequence[SkinnyConfig], num_rows: int, platform: Platform
 ) -> SkinnyConfig:
-    """The tile that the model finds quickest, or nearly, with the inputs in as few parts as do.
-
-    Args:
-        fills: whether so many programs fill the GPU; others are taken only where no split makes such a number.
-    """
+    """The tile that the model finds quickest, or nearly, with the inputs in as few parts as do."""
     if not platform.num_processors:  # Triton's interpreter
         return tiles[0]
     configs = [
@@ -94,23 +77,14 @@ def best_split(
         for split in range(1, _MOST_SPLITS + 1)
         if split == 1 or split * tile.block_k <= problem.in_features
     ]
-    configs = [one for one in configs if fills(num_programs(problem, one, num_rows))] or configs
     times = {config: seconds(problem, config, num_rows, platform) for config in configs}
-    enough = _NEARLY_BEST[problem.is_plain] * min(times.values())
+    enough = _NEARLY_BEST * min(times.values())
     return min((config for config in configs if times[config] <= enough), key=lambda config: config.split_k)
 
 
 def num_programs(problem: LinearProblem, config: SkinnyConfig, num_rows: int) -> int:
     """How many programs a launch has."""
     return -(-num_rows // config.block_m) * -(-problem.out_features // config.block_n) * config.split_k
-
-
-def library_seconds(problem: LinearProblem, num_rows: int, platform: Platform) -> float:
-    """The estimated time of the library's product by a plain weight, and of an activation behind it."""
-    moving = problem.weight_rows * problem.in_features * problem.dtype.itemsize / platform.bytes_per_second
-    writing = num_rows * problem.weight_rows * problem.result_dtype.itemsize / platform.bytes_per_second
-    reading = (_READS + _READS_OF_A_ROW * num_rows) * moving
-    return _LIBRARY + reading + _WRITES * writing + (_ACTIVATION if problem.gated else 0.0)
 
 
 def seconds(problem: LinearProblem, config: SkinnyConfig, num_rows: int, platform: Platform) -> float:
@@ -138,8 +112,6 @@ def seconds(problem: LinearProblem, config: SkinnyConfig, num_rows: int, platfor
 
 
 def _rates(problem: LinearProblem) -> Rates:
-    if problem.is_plain:
-        return _PLAIN
     packing = packing_of(problem.weight_format, problem.in_features)
     return _LONG_GROUPS if packing.is_planar and packing.group % TILE == 0 else _PACKED
 
@@ -161,12 +133,8 @@ def _computing(problem: LinearProblem, config: SkinnyConfig, rates: Rates) -> fl
     """Seconds in which a processor decodes the weights of a step and multiplies them."""
     weights = config.block_n * config.block_k * (2 if problem.gated else 1)
     rate = rates.operations * (2 if config.rounds else 1)
-    decoding = weights / _codes_decoded(problem) if _decodes(problem, config) else 0.0
+    decoding = 0.0 if config.rounds else weights / _codes_decoded(problem)
     return 2 * weights * config.block_m / rate + decoding
-
-
-def _decodes(problem: LinearProblem, config: SkinnyConfig) -> bool:
-    return not problem.is_plain and not config.rounds
 
 
 def _codes_decoded(problem: LinearProblem) -> float:
@@ -182,10 +150,10 @@ def _resident(problem: LinearProblem, config: SkinnyConfig, rates: Rates, platfo
     """Programs that a processor runs at a time."""
     weight_bytes, input_bytes = _tile_bytes(problem, config)
     # Codes that are decoded leave the processor's memory before they are multiplied.
-    staged = config.num_stages - 1 if _decodes(problem, config) else config.num_stages
+    staged = config.num_stages if config.rounds else config.num_stages - 1
     held = staged * weight_bytes + config.num_stages * input_bytes + _OTHER_BYTES
     threads = _WARP * config.num_warps
-    copies = 1 if problem.is_plain or config.makes_weights or _has_one_scale(problem) else 2
+    copies = 1 if config.makes_weights or _has_one_scale(problem) else 2
     sums = copies * config.block_n * config.block_m * (2 if problem.gated else 1) // threads
     registers = threads * min(sums + rates.registers, 255)
     return max(1, min(platform.local_memory // held, _REGISTERS // registers, _WARPS // config.num_warps))
