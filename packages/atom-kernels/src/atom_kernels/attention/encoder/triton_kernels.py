@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate
+from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate, store_halves
 from atom_kernels.attention.triton.tile import NOTHING
 
 
@@ -139,17 +139,17 @@ def encoder_prologue_kernel(
 ):  # fmt: skip
     """Norms and rotates a token's queries and keys into ``[T, H, D]``; see `load_angles` and `norm_and_rotate`."""
     token = tl.program_id(0).to(tl.int64)
-    heads, columns = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_D)
-    inside = (heads < NUM_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
-    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, INTERLEAVED, BLOCK_D)
-    at = token * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
-    q = norm_and_rotate(
-        q_ptr + token * q_stride, heads, inside, q_norm_ptr, norm_eps, cos, sin,
+    heads = tl.arange(0, BLOCK_H)
+    present = heads < NUM_HEADS
+    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, BLOCK_D)
+    at = token * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
+    q, q_partners = norm_and_rotate(
+        q_ptr + token * q_stride, heads, present, q_norm_ptr, norm_eps, cos, sin,
         HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
     )  # fmt: skip
-    tl.store(q_out_ptr + at, q, mask=inside)
-    k = norm_and_rotate(
-        k_ptr + token * k_stride, heads, inside, k_norm_ptr, norm_eps, cos, sin,
+    store_halves(q_out_ptr + at, q, q_partners, present, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D)
+    k, k_partners = norm_and_rotate(
+        k_ptr + token * k_stride, heads, present, k_norm_ptr, norm_eps, cos, sin,
         HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
     )  # fmt: skip
-    tl.store(k_out_ptr + at, k, mask=inside)
+    store_halves(k_out_ptr + at, k, k_partners, present, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D)

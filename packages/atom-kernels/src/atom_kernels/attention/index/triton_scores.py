@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate
+from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate, store_halves
 from atom_kernels.attention.triton.tile import load_block_ids
 from atom_kernels.triton.support import wait_for_inputs
 
@@ -24,30 +24,27 @@ def index_prologue_kernel(
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     num_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
-    columns = tl.arange(0, BLOCK_D)
     # Written before the step's first layer.
-    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, INTERLEAVED, BLOCK_D)
+    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, BLOCK_D)
     slot = tl.load(slot_mapping_ptr + token)
     wait_for_inputs(DEPENDENT)
     if part < num_parts:
         heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
-        inside = (heads < NUM_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
-        q = norm_and_rotate(
-            q_ptr + token * q_stride, heads, inside, None, 0.0, cos, sin,
+        q, q_partners = norm_and_rotate(
+            q_ptr + token * q_stride, heads, heads < NUM_HEADS, None, 0.0, cos, sin,
             HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
         )  # fmt: skip
-        out = (token * NUM_HEADS + heads[:, None]) * HEAD_DIM + columns[None, :]
-        tl.store(q_out_ptr + out, q, mask=inside)
+        rows = q_out_ptr + (token * NUM_HEADS + heads) * HEAD_DIM
+        store_halves(rows, q, q_partners, heads < NUM_HEADS, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D)
     else:
         if slot >= 0:
             one = tl.arange(0, 1)
-            inside = (one == 0)[:, None] & (columns < HEAD_DIM)[None, :]
-            k = norm_and_rotate(
-                k_ptr + token * k_stride, one, inside, None, 0.0, cos, sin,
+            k, k_partners = norm_and_rotate(
+                k_ptr + token * k_stride, one, one == 0, None, 0.0, cos, sin,
                 HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
             )  # fmt: skip
             row = cache_ptr + (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
-            tl.store(row + one[:, None] + columns[None, :], k, mask=inside)
+            store_halves(row + one, k, k_partners, one == 0, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D)
 
 
 # What changes from step to step must not make Triton compile again.

@@ -8,7 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton.prologue import load_angles, norm_and_rotate, saturated, token_scale
+from atom_kernels.attention.triton.prologue import (
+    load_angles,
+    norm_and_rotate,
+    saturated,
+    store_halves,
+    token_scale,
+)
 from atom_kernels.attention.triton.tile import SCALED_BY_HEAD, SCALED_BY_TOKEN
 from atom_kernels.triton.support import wait_for_inputs
 
@@ -30,20 +36,18 @@ def latent_prologue_kernel(
     part = tl.program_id(1)
     num_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
     rotary_dim: tl.constexpr = ROPE_DIM if ROTATE else 0
-    behind = tl.arange(0, BLOCK_E)
     # Written before the step's first layer.
-    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, rotary_dim, INTERLEAVED, BLOCK_E)
+    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, rotary_dim, BLOCK_E)
     slot = tl.load(slot_mapping_ptr + token)
     wait_for_inputs(DEPENDENT)
     if part < num_parts:
         heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
-        inside = (heads < NUM_HEADS)[:, None] & (behind < ROPE_DIM)[None, :]
-        x = norm_and_rotate(
-            q_ptr + token * q_stride + NOPE_DIM, heads, inside, None, norm_eps, cos, sin,
+        q, q_partners = norm_and_rotate(
+            q_ptr + token * q_stride + NOPE_DIM, heads, heads < NUM_HEADS, None, norm_eps, cos, sin,
             NOPE_DIM + ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
         )  # fmt: skip
-        out = (token * NUM_HEADS + heads[:, None]) * (OUT_DIM + ROPE_DIM) + OUT_DIM + behind[None, :]
-        tl.store(q_out_ptr + out, x, mask=inside)
+        rows = q_out_ptr + (token * NUM_HEADS + heads) * (OUT_DIM + ROPE_DIM) + OUT_DIM
+        store_halves(rows, q, q_partners, heads < NUM_HEADS, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E)
     else:
         if slot >= 0:
             row = cache_ptr + (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
@@ -54,25 +58,23 @@ def latent_prologue_kernel(
                 weight = tl.load(norm_ptr + columns, mask=columns < RANK, other=0.0).to(tl.float32)
                 latent = (x / tl.sqrt(tl.sum(x * x, axis=0) / RANK + norm_eps) * weight).to(latent.dtype)
             one = tl.arange(0, 1)
-            key_inside = (one == 0)[:, None] & (behind < ROPE_DIM)[None, :]
-            key = norm_and_rotate(
-                kv_ptr + token * kv_stride + RANK, one, key_inside, None, norm_eps, cos, sin,
+            key, partners = norm_and_rotate(
+                kv_ptr + token * kv_stride + RANK, one, one == 0, None, norm_eps, cos, sin,
                 ROPE_DIM, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E,
             )  # fmt: skip
             if LARGEST > 0.0:
-                latent, key = latent.to(tl.float32), key.to(tl.float32)
+                latent, key, partners = latent.to(tl.float32), key.to(tl.float32), partners.to(tl.float32)
                 scale = 1.0
                 if SCALES == SCALED_BY_HEAD:
                     scale = tl.load(scale_ptr)
                 elif SCALES == SCALED_BY_TOKEN:
                     # Absent elements are zeros.
-                    scale = token_scale(tl.maximum(tl.max(tl.abs(latent)), tl.max(tl.abs(key))), LARGEST)
+                    largest = tl.maximum(tl.max(tl.abs(key)), tl.max(tl.abs(partners)))
+                    scale = token_scale(tl.maximum(tl.max(tl.abs(latent)), largest), LARGEST)
                     at = (slot // BLOCK_SIZE) * scale_block_stride + (slot % BLOCK_SIZE) * scale_token_stride
                     tl.store(scale_ptr + at, scale)
                 latent = saturated(tl.div_rn(latent, scale + tl.zeros_like(latent)), LARGEST)
                 key = saturated(tl.div_rn(key, scale + tl.zeros_like(key)), LARGEST)
+                partners = saturated(tl.div_rn(partners, scale + tl.zeros_like(partners)), LARGEST)
             tl.store(row + columns, latent.to(cache_ptr.dtype.element_ty), mask=columns < RANK)
-            key_at = row + RANK + one[:, None] + behind[None, :]
-            tl.store(
-                key_at, key.to(cache_ptr.dtype.element_ty), mask=(one == 0)[:, None] & (behind < ROPE_DIM)[None, :]
-            )
+            store_halves(row + RANK + one, key, partners, one == 0, ROPE_DIM, rotary_dim, INTERLEAVED, BLOCK_E)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom_kernels.attention.triton.tile import SCALED_BY_HEAD, SCALED_BY_TOKEN
+from atom_kernels.attention.triton.tile import SCALED_BY_HEAD, SCALED_BY_TOKEN, UNSCALED
 from atom_kernels.mixers.cache_format import SMALLEST_SCALE
 from atom_kernels.triton.support import wait_for_inputs
 
@@ -34,52 +34,70 @@ def prologue_kernel(
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     num_q_parts: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if WRITE_Q else 0
-    columns = tl.arange(0, BLOCK_D)
     # Written before the step's first layer.
-    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, INTERLEAVED, BLOCK_D)
+    cos, sin = load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM, BLOCK_D)
     slot = tl.load(slot_mapping_ptr + token)
     wait_for_inputs(DEPENDENT)
     if part < num_q_parts:
         heads = part * BLOCK_H + tl.arange(0, BLOCK_H)
-        inside = (heads < NUM_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
-        x = norm_and_rotate(
-            q_ptr + token * q_stride, heads, inside, q_norm_ptr, norm_eps, cos, sin,
+        present = heads < NUM_HEADS
+        q, q_partners = norm_and_rotate(
+            q_ptr + token * q_stride, heads, present, q_norm_ptr, norm_eps, cos, sin,
             HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
         )  # fmt: skip
-        out = token * (NUM_HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + columns[None, :]
-        tl.store(q_out_ptr + out, x.to(q_out_ptr.dtype.element_ty), mask=inside)
+        rows = q_out_ptr + token * (NUM_HEADS * HEAD_DIM) + heads * HEAD_DIM
+        store_halves(rows, q, q_partners, present, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D)
     else:
         if slot >= 0:
             heads = (part - num_q_parts) * BLOCK_H + tl.arange(0, BLOCK_H)
-            inside = (heads < NUM_KV_HEADS)[:, None] & (columns < HEAD_DIM)[None, :]
-            k = norm_and_rotate(
-                k_ptr + token * k_stride, heads, inside, k_norm_ptr, norm_eps, cos, sin,
+            present = heads < NUM_KV_HEADS
+            k, k_partners = norm_and_rotate(
+                k_ptr + token * k_stride, heads, present, k_norm_ptr, norm_eps, cos, sin,
                 HEAD_DIM, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D,
             )  # fmt: skip
+            columns = tl.arange(0, BLOCK_D)
+            inside = present[:, None] & (columns < HEAD_DIM)[None, :]
             v = tl.load(v_ptr + token * v_stride + heads[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0)
-            at = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride
-            at += heads[:, None] * head_stride + columns[None, :]
+            at = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride + heads * head_stride
             if LARGEST > 0.0:
                 scale_at = (slot // BLOCK_SIZE) * scale_block_stride + (slot % BLOCK_SIZE) * scale_token_stride
                 scale_at += heads * scale_head_stride
-                k = scaled(k, key_scale_ptr, scale_at, heads < NUM_KV_HEADS, SCALES, LARGEST)
-                v = scaled(v, value_scale_ptr, scale_at, heads < NUM_KV_HEADS, SCALES, LARGEST)
-            tl.store(k_cache_ptr + at, k.to(k_cache_ptr.dtype.element_ty), mask=inside)
-            tl.store(v_cache_ptr + at, v.to(v_cache_ptr.dtype.element_ty), mask=inside)
+                largest = tl.maximum(largest_of_rows(k), largest_of_rows(k_partners))
+                scale = scale_of_rows(largest, key_scale_ptr, scale_at, present, SCALES, LARGEST)
+                k, k_partners = scaled(k, scale, SCALES, LARGEST), scaled(k_partners, scale, SCALES, LARGEST)
+                scale = scale_of_rows(largest_of_rows(v), value_scale_ptr, scale_at, present, SCALES, LARGEST)
+                v = scaled(v, scale, SCALES, LARGEST)
+            store_halves(k_cache_ptr + at, k, k_partners, present, HEAD_DIM, ROTARY_DIM, INTERLEAVED, BLOCK_D)
+            v_at = v_cache_ptr + at[:, None] + columns[None, :]
+            tl.store(v_at, v.to(v_cache_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def scaled(x, scale_ptr, at, present, SCALES: tl.constexpr, LARGEST: tl.constexpr):
-    """Rows ``[H, D]`` as a float8 whose largest number is LARGEST keeps them; their scales are, or go, where `at` says.
+def largest_of_rows(x):
+    return tl.max(tl.abs(x.to(tl.float32)), axis=1)
+
+
+@triton.jit
+def scale_of_rows(largest, scale_ptr, at, present, SCALES: tl.constexpr, LARGEST: tl.constexpr):
+    """Scales ``[H]`` that are, or go, where `at` says, for rows whose largest numbers are `largest`."""
+    if SCALES == SCALED_BY_HEAD:
+        return tl.load(scale_ptr + at, mask=present, other=1.0)
+    elif SCALES == SCALED_BY_TOKEN:
+        scale = token_scale(largest, LARGEST)
+        tl.store(scale_ptr + at, scale, mask=present)
+        return scale
+    else:
+        return tl.full(largest.shape, 1.0, tl.float32)
+
+
+@triton.jit
+def scaled(x, scale, SCALES: tl.constexpr, LARGEST: tl.constexpr):
+    """Rows ``[H, D]`` as a float8 whose largest number is LARGEST keeps them under scales ``[H]``.
 
     Quotients are exact, as the contract's: a number between two codes must not become another.
     """
     x = x.to(tl.float32)
-    if SCALES == SCALED_BY_HEAD:
-        x = tl.div_rn(x, tl.load(scale_ptr + at, mask=present, other=1.0)[:, None] + tl.zeros_like(x))
-    elif SCALES == SCALED_BY_TOKEN:
-        scale = token_scale(tl.max(tl.abs(x), axis=1), LARGEST)
-        tl.store(scale_ptr + at, scale, mask=present)
+    if SCALES != UNSCALED:
         x = tl.div_rn(x, scale[:, None] + tl.zeros_like(x))
     return saturated(x, LARGEST)
 
@@ -103,48 +121,74 @@ def saturated(x, LARGEST: tl.constexpr):
 
 
 @triton.jit
-def load_angles(
-    positions_ptr, cos_sin_ptr, token, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_D: tl.constexpr
-):  # fmt: skip
-    """Cosine and signed sine ``[BLOCK_D]`` by which each element of a head and its partner are turned."""
-    columns = tl.arange(0, BLOCK_D)
-    cos, sin = tl.full([BLOCK_D], 1.0, tl.float32), tl.zeros([BLOCK_D], tl.float32)
+def load_angles(positions_ptr, cos_sin_ptr, token, ROTARY_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Cosine and sine ``[BLOCK_D // 2]`` by which each pair of `halves` is turned."""
+    pairs = tl.arange(0, BLOCK_D // 2)
+    cos, sin = tl.full([BLOCK_D // 2], 1.0, tl.float32), tl.zeros([BLOCK_D // 2], tl.float32)
     if ROTARY_DIM > 0:
         half: tl.constexpr = ROTARY_DIM // 2
-        turned = columns < ROTARY_DIM
-        angle = columns // 2 if INTERLEAVED else columns % half
-        first = columns % 2 == 0 if INTERLEAVED else columns < half
-        angles = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM + angle
-        cos = tl.load(angles, mask=turned, other=1.0)
-        sin = tl.load(angles + half, mask=turned, other=0.0)
-        sin = tl.where(first, -sin, sin)
+        angles = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM + pairs
+        cos = tl.load(angles, mask=pairs < half, other=1.0)
+        sin = tl.load(angles + half, mask=pairs < half, other=0.0)
     return cos, sin
 
 
 @triton.jit
+def halves(ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_D: tl.constexpr):
+    """A head's columns as two halves ``[BLOCK_D // 2]``: rotation turns what is at a place of one with the other's.
+
+    Registers cannot be indexed, so that partners are read in places of their own.
+    """
+    pairs = tl.arange(0, BLOCK_D // 2)
+    half: tl.constexpr = ROTARY_DIM // 2
+    if INTERLEAVED:
+        return 2 * pairs, 2 * pairs + 1
+    elif ROTARY_DIM == BLOCK_D or ROTARY_DIM == 0:
+        return pairs, pairs + BLOCK_D // 2
+    else:
+        # Columns that are not turned follow those that are.
+        return tl.where(pairs < half, pairs, pairs + half), pairs + tl.where(pairs < half, half, BLOCK_D // 2)
+
+
+@triton.jit
 def norm_and_rotate(
-    token_ptr, heads, inside, norm_ptr, norm_eps, cos, sin,
+    token_ptr, heads, present, norm_ptr, norm_eps, cos, sin,
     HEAD_STRIDE: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Heads ``[BLOCK_H, BLOCK_D]`` of one token, rounded after the norm and again after the rotation."""
-    columns = tl.arange(0, BLOCK_D)
+    """Heads of one token in `halves` ``[BLOCK_H, BLOCK_D // 2]``, rounded after the norm and again after the rotation.
+
+    Args:
+        present: heads ``[BLOCK_H]`` that there are; others are zeros.
+    """
+    first, second = halves(ROTARY_DIM, INTERLEAVED, BLOCK_D)
     rows = token_ptr + heads[:, None] * HEAD_STRIDE
-    dtype = token_ptr.dtype.element_ty
-    raw = tl.load(rows + columns[None, :], mask=inside, other=0.0)
-    x = raw.to(tl.float32)
+    dtype: tl.constexpr = token_ptr.dtype.element_ty
+    x = tl.load(rows + first[None, :], mask=present[:, None] & (first < HEAD_DIM)[None, :], other=0.0)
+    y = tl.load(rows + second[None, :], mask=present[:, None] & (second < HEAD_DIM)[None, :], other=0.0)
+    x, y = x.to(tl.float32), y.to(tl.float32)
     if norm_ptr is not None:
-        scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / HEAD_DIM + norm_eps)
-        weight = tl.load(norm_ptr + columns, mask=columns < HEAD_DIM, other=0.0).to(tl.float32)
-        x = (x * scale[:, None] * weight[None, :]).to(dtype).to(tl.float32)
+        scale = 1.0 / tl.sqrt(tl.sum(x * x + y * y, axis=1) / HEAD_DIM + norm_eps)
+        x = _normed(x, scale, norm_ptr, first, HEAD_DIM, dtype)
+        y = _normed(y, scale, norm_ptr, second, HEAD_DIM, dtype)
     if ROTARY_DIM > 0:
-        half: tl.constexpr = ROTARY_DIM // 2
-        turned = columns < ROTARY_DIM
-        partner = columns ^ 1 if INTERLEAVED else tl.where(columns < half, columns + half, columns - half)
-        # The partner is read and normed again: registers cannot be indexed, and the line is in the cache.
-        other = tl.load(rows + partner[None, :], mask=inside & turned[None, :], other=0.0).to(tl.float32)
-        if norm_ptr is not None:
-            weight = tl.load(norm_ptr + partner, mask=turned, other=0.0).to(tl.float32)
-            other = (other * scale[:, None] * weight[None, :]).to(dtype).to(tl.float32)
-        x = tl.where(turned[None, :], x * cos[None, :] + other * sin[None, :], x)
-    return x.to(dtype)
+        x, y = x * cos[None, :] - y * sin[None, :], y * cos[None, :] + x * sin[None, :]
+    return x.to(dtype), y.to(dtype)
+
+
+@triton.jit
+def _normed(x, scale, norm_ptr, columns, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
+    weight = tl.load(norm_ptr + columns, mask=columns < HEAD_DIM, other=0.0).to(tl.float32)
+    return (x * scale[:, None] * weight[None, :]).to(dtype).to(tl.float32)
+
+
+@triton.jit
+def store_halves(
+    rows, x, y, present,
+    HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Writes heads in `halves` to where their rows ``[BLOCK_H]`` begin."""
+    first, second = halves(ROTARY_DIM, INTERLEAVED, BLOCK_D)
+    dtype: tl.constexpr = rows.dtype.element_ty
+    tl.store(rows[:, None] + first[None, :], x.to(dtype), mask=present[:, None] & (first < HEAD_DIM)[None, :])
+    tl.store(rows[:, None] + second[None, :], y.to(dtype), mask=present[:, None] & (second < HEAD_DIM)[None, :])
