@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -36,6 +37,11 @@ def compute(cache, table, token_ids, *, first=0, chunk=4):
         cache.trim(table, end, step)
         cache.publish(table, token_ids, end)
         cache.step_reported(step)
+
+
+def tokens_of(prefix):
+    """The tokens of a prefix's last block."""
+    return tuple(np.frombuffer(prefix.covered, "<i8").tolist())
 
 
 def run_through(cache, token_ids):
@@ -144,7 +150,7 @@ def test_a_prefix_is_as_long_as_every_group_can_serve():
     held = {block_id for ids in table.groups for block_id in ids}
     # Evict what the end of the text needs in the window's group.
     prefixes = cache._prefixes
-    victim = next(p.block_ids[1] for p in prefixes._by_hash.values() if p.covered.token_ids == (16, 17))
+    victim = next(p.block_ids[1] for p in prefixes._by_hash.values() if tokens_of(p) == (16, 17))
     assert victim not in held
     cache.pool._evict(victim)
     cache.release(table)
@@ -163,7 +169,7 @@ def test_a_longer_window_decides_over_a_shorter_one():
     cache = make_cache((8, 2))
     tokens = list(range(20))
     run_through(cache, tokens)
-    prefixes = {p.covered.token_ids: p for p in cache._prefixes._by_hash.values()}
+    prefixes = {tokens_of(p): p for p in cache._prefixes._by_hash.values()}
     cache.pool._evict(prefixes[12, 13].block_ids[0])
     assert run_through(cache, [*tokens, 99]) == 12
     assert run_through(cache, [*tokens, 99]) == 20
@@ -172,7 +178,7 @@ def test_a_longer_window_decides_over_a_shorter_one():
 def test_blocks_that_serve_no_hit_without_an_evicted_one_are_vacant_at_once():
     cache = make_cache((None, 4, 4, 2))
     run_through(cache, list(range(8)))
-    prefixes = {p.covered.token_ids: p for p in cache._prefixes._by_hash.values()}
+    prefixes = {tokens_of(p): p for p in cache._prefixes._by_hash.values()}
     vacant = cache.pool.num_vacant
     cache.pool._evict(prefixes[4, 5].block_ids[1])
     assert cache.pool.num_vacant == vacant + 2  # of both groups with this window
