@@ -283,20 +283,41 @@ def test_long_prompts_in_little_memory_get_their_tokens(data):
     assert stats.num_free_blocks == stats.num_blocks
 
 
-def test_blocks_that_a_followed_request_never_had_are_not_taken_from_a_prefix():
-    vacated: list[int] = []
-    prefixes = PrefixCache(
+def prefixes_of_two_groups(vacated=None):
+    """A prefix cache; blocks that lose their name join `vacated`."""
+    vacated = [] if vacated is None else vacated
+    return PrefixCache(
         BLOCK_SIZE,
         make_block_hasher("xxhash64"),
         lambda block_id, is_cached: None if is_cached else vacated.append(block_id),
         pages(None, 4),
     )
+
+
+def table_of(groups, num_followed_tokens):
+    table = BlockTable("", len(groups))
+    table.groups, table.num_followed_tokens = groups, num_followed_tokens
+    return table
+
+
+def test_blocks_that_a_followed_request_never_had_are_not_taken_from_a_prefix():
+    vacated: list[int] = []
+    prefixes = prefixes_of_two_groups(vacated)
     tokens = list(range(6))
-    alone, followed = (BlockTable("", 2) for _ in range(2))
-    alone.groups, alone.num_followed_tokens = [[0, 1, 2], [3, 4, 5]], 0
-    prefixes.publish(alone, tokens, 3)
+    prefixes.publish(table_of([[0, 1, 2], [3, 4, 5]], 0), tokens, 3)
     # It was loaded behind a window: of the second group it has the last block alone.
-    followed.groups, followed.num_followed_tokens = [[6, 7, 8], [NO_BLOCK, NO_BLOCK, 9]], len(tokens)
+    followed = table_of([[6, 7, 8], [NO_BLOCK, NO_BLOCK, 9]], len(tokens))
     prefixes.publish(followed, tokens, 3, first_held=[0, 2])
     assert vacated == [2, 5]
     assert [prefixes.key_of(block_id).is_followed for block_id in (0, 1, 3, 4, 8, 9)] == [False] * 4 + [True] * 2
+
+
+def test_a_prefix_is_followed_where_all_its_blocks_are():
+    prefixes, tokens = prefixes_of_two_groups(), list(range(6))
+    followed = table_of([[0, 1, 2], [NO_BLOCK, NO_BLOCK, 3]], len(tokens))
+    prefixes.publish(followed, tokens, 3, first_held=[0, 2])
+    assert [prefixes.key_of(block_id).is_followed for block_id in (0, 1, 2, 3)] == [False, False, True, True]
+    # A window of the followed prefix goes, and one comes that a model that drafts never saw.
+    prefixes.forget(3)
+    prefixes.publish(table_of([[4, 5, 6], [7, 8, 9]], 0), tokens, 3)
+    assert [prefixes.key_of(block_id).is_followed for block_id in (2, 9)] == [False, False]
