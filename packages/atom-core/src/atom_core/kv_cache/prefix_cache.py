@@ -177,14 +177,17 @@ class PrefixCache:
         names, first = self.name_blocks(table, token_ids, num_blocks), table.num_published
         columns = [self._column(group, table, first, num_blocks, first_held) for group in range(len(self._groups))]
         rows = zip(names[first:], table.covered[first:], zip(*columns, strict=True), strict=False)
+        num_followed = table.num_followed_tokens // self._block_size
+        first_whole = 0 if first_held is None else max(first_held[group] for group in self._in_blocks)
         for index, (name, covered, block_ids) in enumerate(rows, first):
-            is_followed = table.num_followed_tokens >= (index + 1) * self._block_size
+            is_followed, is_whole = index < num_followed, index >= first_whole
             prefix = self._known(name, table.parent, covered)
             if prefix is None:
+                is_followed = is_followed and is_whole
                 prefix = self._register(name, table.parent, covered, block_ids, is_followed=is_followed)
                 added = block_ids
             else:
-                added = self._complete(prefix, block_ids, is_followed=is_followed)
+                added = self._complete(prefix, block_ids, is_followed=is_followed, is_whole=is_whole)
             for block_id in added:
                 if block_id is not None:
                     self._by_block[block_id] = prefix
@@ -266,7 +269,6 @@ class PrefixCache:
         if replaced is not None:
             self._drop_blocks(replaced, range(len(self._groups)))
             self._unname(replaced)
-        is_followed = is_followed and self._has_pages(block_ids)
         prefix = CachedPrefix(name, parent, covered, block_ids, is_followed=is_followed)
         if isinstance(parent, CachedPrefix):
             parent.num_children += 1
@@ -276,13 +278,17 @@ class PrefixCache:
         return prefix
 
     def _complete(
-        self, prefix: CachedPrefix, block_ids: Sequence[int | None], *, is_followed: bool
+        self, prefix: CachedPrefix, block_ids: Sequence[int | None], *, is_followed: bool, is_whole: bool
     ) -> Sequence[int | None]:
         """Let `prefix` have those of a table's blocks that it lacks; returns these, None in the other groups.
 
         Where a model that drafts followed what the table has, and not what `prefix` has, it has no other blocks.
+
+        Args:
+            is_followed: a model that drafts followed all of the table's.
+            is_whole: the table has a block for each group that keeps keys and values.
         """
-        if is_followed and not prefix.is_followed and self._has_pages(block_ids):
+        if is_followed and is_whole and not prefix.is_followed:
             self._drop_blocks(prefix, self._in_blocks)
             prefix.is_followed = True
         added = [new if own is None else None for own, new in zip(prefix.block_ids, block_ids, strict=True)]
@@ -292,10 +298,6 @@ class PrefixCache:
             if block_id is not None:
                 prefix.set_block(group, block_id)
         return added
-
-    def _has_pages(self, block_ids: Sequence[int | None]) -> bool:
-        """Whether there is a block for each group that keeps keys and values."""
-        return all(block_ids[group] is not None for group in self._in_blocks)
 
     def _column(
         self, group: int, table: BlockTable, first: int, end: int, first_held: Sequence[int] | None
