@@ -9,8 +9,8 @@ from atom_core.kv_cache.slot_pool import NO_SLOT
 from atom_core.messages import PlacedImage
 
 if TYPE_CHECKING:
+    from atom_core.kv_cache.cached_prefix import CachedPrefix
     from atom_core.kv_cache.elsewhere.at_peer import PromptAtPeer
-    from atom_core.kv_cache.prefix_cache import CachedPrefix
 
 # Stands in a table where a group has no block any more, or never had one, because its window has passed.
 NO_BLOCK = 0
