@@ -94,6 +94,19 @@ def test_old_neighbors_are_evicted_together():
     assert evicted == [4, 3, 5]
 
 
+def test_blocks_that_become_vacant_with_an_evicted_neighbor_are_part_of_its_run():
+    pool, evicted = make_pool_of_cached(4, 3, 5, 6, 2, 0, 1, 7)
+    lost_with = {4: 5, 3: 6}
+
+    def on_evict(block_id):
+        evicted.append(block_id)
+        pool.set_cached(lost_with[block_id], False)
+
+    pool._on_evict = on_evict
+    assert pool.allocate(4) == [3, 4, 5, 6]
+    assert evicted == [4, 3]
+
+
 def test_recently_used_neighbors_are_kept():
     pool, evicted = make_pool_of_cached(4, 0, 2, 6, 1, 7, 3, 5)
     pool.allocate(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -36,6 +37,11 @@ def compute(cache, table, token_ids, *, first=0, chunk=4):
         cache.trim(table, end, step)
         cache.publish(table, token_ids, end)
         cache.step_reported(step)
+
+
+def tokens_of(prefix):
+    """The tokens of a prefix's last block."""
+    return tuple(np.frombuffer(prefix.covered, "<i8").tolist())
 
 
 def run_through(cache, token_ids):
@@ -144,7 +150,7 @@ def test_a_prefix_is_as_long_as_every_group_can_serve():
     held = {block_id for ids in table.groups for block_id in ids}
     # Evict what the end of the text needs in the window's group.
     prefixes = cache._prefixes
-    victim = next(p.block_ids[1] for p in prefixes._by_hash.values() if p.covered.token_ids == (16, 17))
+    victim = next(p.block_ids[1] for p in prefixes._by_hash.values() if tokens_of(p) == (16, 17))
     assert victim not in held
     cache.pool._evict(victim)
     cache.release(table)
@@ -163,7 +169,7 @@ def test_a_longer_window_decides_over_a_shorter_one():
     cache = make_cache((8, 2))
     tokens = list(range(20))
     run_through(cache, tokens)
-    prefixes = {p.covered.token_ids: p for p in cache._prefixes._by_hash.values()}
+    prefixes = {tokens_of(p): p for p in cache._prefixes._by_hash.values()}
     cache.pool._evict(prefixes[12, 13].block_ids[0])
     assert run_through(cache, [*tokens, 99]) == 12
     assert run_through(cache, [*tokens, 99]) == 20
@@ -172,7 +178,7 @@ def test_a_longer_window_decides_over_a_shorter_one():
 def test_blocks_that_serve_no_hit_without_an_evicted_one_are_vacant_at_once():
     cache = make_cache((None, 4, 4, 2))
     run_through(cache, list(range(8)))
-    prefixes = {p.covered.token_ids: p for p in cache._prefixes._by_hash.values()}
+    prefixes = {tokens_of(p): p for p in cache._prefixes._by_hash.values()}
     vacant = cache.pool.num_vacant
     cache.pool._evict(prefixes[4, 5].block_ids[1])
     assert cache.pool.num_vacant == vacant + 2  # of both groups with this window
@@ -277,20 +283,41 @@ def test_long_prompts_in_little_memory_get_their_tokens(data):
     assert stats.num_free_blocks == stats.num_blocks
 
 
-def test_blocks_that_a_followed_request_never_had_are_not_taken_from_a_prefix():
-    vacated: list[int] = []
-    prefixes = PrefixCache(
+def prefixes_of_two_groups(vacated=None):
+    """A prefix cache; blocks that lose their name join `vacated`."""
+    vacated = [] if vacated is None else vacated
+    return PrefixCache(
         BLOCK_SIZE,
         make_block_hasher("xxhash64"),
         lambda block_id, is_cached: None if is_cached else vacated.append(block_id),
         pages(None, 4),
     )
+
+
+def table_of(groups, num_followed_tokens):
+    table = BlockTable("", len(groups))
+    table.groups, table.num_followed_tokens = groups, num_followed_tokens
+    return table
+
+
+def test_blocks_that_a_followed_request_never_had_are_not_taken_from_a_prefix():
+    vacated: list[int] = []
+    prefixes = prefixes_of_two_groups(vacated)
     tokens = list(range(6))
-    alone, followed = (BlockTable("", 2) for _ in range(2))
-    alone.groups, alone.num_followed_tokens = [[0, 1, 2], [3, 4, 5]], 0
-    prefixes.publish(alone, tokens, 3)
+    prefixes.publish(table_of([[0, 1, 2], [3, 4, 5]], 0), tokens, 3)
     # It was loaded behind a window: of the second group it has the last block alone.
-    followed.groups, followed.num_followed_tokens = [[6, 7, 8], [NO_BLOCK, NO_BLOCK, 9]], len(tokens)
+    followed = table_of([[6, 7, 8], [NO_BLOCK, NO_BLOCK, 9]], len(tokens))
     prefixes.publish(followed, tokens, 3, first_held=[0, 2])
     assert vacated == [2, 5]
     assert [prefixes.key_of(block_id).is_followed for block_id in (0, 1, 3, 4, 8, 9)] == [False] * 4 + [True] * 2
+
+
+def test_a_prefix_is_followed_where_all_its_blocks_are():
+    prefixes, tokens = prefixes_of_two_groups(), list(range(6))
+    followed = table_of([[0, 1, 2], [NO_BLOCK, NO_BLOCK, 3]], len(tokens))
+    prefixes.publish(followed, tokens, 3, first_held=[0, 2])
+    assert [prefixes.key_of(block_id).is_followed for block_id in (0, 1, 2, 3)] == [False, False, True, True]
+    # A window of the followed prefix goes, and one comes that a model that drafts never saw.
+    prefixes.forget(3)
+    prefixes.publish(table_of([[4, 5, 6], [7, 8, 9]], 0), tokens, 3)
+    assert [prefixes.key_of(block_id).is_followed for block_id in (2, 9)] == [False, False]

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import zmq
 
@@ -100,7 +101,8 @@ def cached_in(cache):
             continue
         tokens, at = (), prefix
         while not isinstance(at, str):
-            tokens, at = (*at.covered.token_ids[: cache.config.block_size], *tokens), at.parent
+            own = np.frombuffer(at.covered, "<i8", count=cache.config.block_size)
+            tokens, at = (*own.tolist(), *tokens), at.parent
         for group, block_id in enumerate(prefix.block_ids):
             if block_id is not None:
                 found[group, number_of(prefix.hash)] = tokens

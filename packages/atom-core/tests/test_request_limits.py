@@ -271,7 +271,8 @@ def test_a_tenants_name_has_at_most_128_characters():
 
 def test_the_first_and_the_last_token_are_ids_and_the_one_that_is_wrong_is_named():
     check_prompt_ids([0, 1999], 2000)
-    for wrong, token_ids in ((2000, [0, 2000, -1]), (-1, [0, 0, -1])):
+    lists = ([0, 2000, -1], [0, 0, -1], [2000], [0, 2**32], [-(2**70)], [0, True], [1.0])
+    for wrong, token_ids in zip((2000, -1, 2000, 2**32, -(2**70), True, 1.0), lists, strict=True):
         message, param, code = refusal_of(check_prompt_ids, token_ids, 2000, name="input")
         assert message == f"input holds {wrong}; token ids are integers from 0 to 1999"
         assert (param, code) == ("input", "invalid_token_id")

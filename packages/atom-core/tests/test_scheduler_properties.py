@@ -250,7 +250,7 @@ def test_the_fake_worker_notices_a_wrong_block():
     config = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=8, max_model_len=26, async_scheduling=False)
     scheduler = Scheduler(config, KVCacheConfig(num_blocks=8, block_size=2), hasher=HASHERS["all equal"])
     prefixes = scheduler._cache._prefixes
-    prefixes._lookup = lambda table, token_ids, index, parent: prefixes._by_hash.get(b"same")
+    prefixes._known = lambda name, parent, covered: prefixes._by_hash.get(b"same")
     engine = FakeEngine(scheduler, 8, 2)
     params = SamplingParams(max_tokens=4)
     first, second = (EngineRequest(request_id=str(i), token_ids=[i, 2, 3], sampling_params=params) for i in range(2))

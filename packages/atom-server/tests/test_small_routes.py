@@ -9,11 +9,18 @@ import pytest
 
 from atom_server import ServerOptions
 from atom_server.errors import APIError
+from atom_server.routes import ROUTERS
 from atom_server.startup import make_state
 
 
 def get(server, path, **options):
     return httpx.get(server.url + path, timeout=30, **options)
+
+
+def test_routes_that_generate_text_are_tried_before_all_others():
+    first = [route.path for router in ROUTERS[:4] for route in router.routes]
+    assert first[:2] == ["/v1/completions", "/v1/chat/completions"]
+    assert {"/v1/responses", "/v1/messages"} <= set(first)
 
 
 def test_health_is_exactly_ok(server):

@@ -130,14 +130,23 @@ class BlockPool:
 
     def _make_run(self, length: int) -> None:
         """Evict the block unused for longest, then old neighbors, until `length` vacant ones are adjacent."""
-        start, end = self._evict(next(iter(self._idle_cached)))
-        while end - start < length:
+        block_id = next(iter(self._idle_cached))
+        first, last, evicted = block_id, block_id, []
+        while True:
+            self._forget(block_id)
+            evicted.append(block_id)
+            first, last = min(first, block_id), max(last, block_id)
+            # Evicted blocks become vacant together, but others that were named with one of them have done so already.
+            start, end = self._vacant.around(first, last + 1)
+            if end - start >= length:
+                break
             if self._is_old(start - 1):
-                start, end = self._evict(start - 1)
+                block_id = start - 1
             elif self._is_old(end):
-                start, end = self._evict(end)
+                block_id = end
             else:
-                return
+                break
+        self._vacate(evicted)
 
     def _is_old(self, block_id: int) -> bool:
         """Whether the block is free and cached, and has been so for at least half as long as the oldest one."""
@@ -147,13 +156,17 @@ class BlockPool:
         oldest = self._idle_cached[next(iter(self._idle_cached))]
         return 2 * since <= oldest + self._time
 
-    def _evict(self, block_id: int) -> tuple[int, int]:
-        """Make a free cached block vacant; returns the run that it is part of now."""
+    def _evict(self, block_id: int) -> None:
+        """Make a free cached block vacant."""
+        self._forget(block_id)
+        self._vacant.add(block_id, block_id + 1)
+
+    def _forget(self, block_id: int) -> None:
+        """What a free cached block stores is not cached any more; it is to become vacant."""
         del self._idle_cached[block_id]
         self._is_cached[block_id] = 0
         if self._on_evict is not None:
             self._on_evict(block_id)
-        return self._vacant.add(block_id, block_id + 1)
 
     def _vacate(self, block_ids: list[int]) -> None:
         """Blocks that are neither held nor named by a prefix become vacant, whole runs at a time."""

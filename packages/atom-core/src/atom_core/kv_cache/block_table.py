@@ -9,8 +9,8 @@ from atom_core.kv_cache.slot_pool import NO_SLOT
 from atom_core.messages import PlacedImage
 
 if TYPE_CHECKING:
+    from atom_core.kv_cache.cached_prefix import CachedPrefix
     from atom_core.kv_cache.elsewhere.at_peer import PromptAtPeer
-    from atom_core.kv_cache.prefix_cache import CachedPrefix
 
 # Stands in a table where a group has no block any more, or never had one, because its window has passed.
 NO_BLOCK = 0
@@ -26,6 +26,7 @@ class BlockTable:
         has_new_blocks: there are blocks that `take_new_blocks` has not shown.
         images: the pictures of the prompt, in order.
         hashes: names of the request's leading full blocks; tokens and pictures make them, and they outlive `clear`.
+        covered: what each of these names covers, see `BlockNames.extend`.
         num_followed_tokens: leading tokens of which the blocks also have what a model that drafts keeps. Where more
             were computed there is a gap, which is never filled.
         num_published: leading blocks that the prefix cache has been told of.
@@ -41,6 +42,7 @@ class BlockTable:
         "_num_shown",
         "at_peer",
         "capacity",
+        "covered",
         "first_held",
         "groups",
         "has_new_blocks",
@@ -58,6 +60,7 @@ class BlockTable:
     def __init__(self, salt: str = "", num_groups: int = 1, images: Sequence[PlacedImage] = ()) -> None:
         self.salt, self.images = salt, images
         self.hashes: list[bytes] = []
+        self.covered: list[bytes] = []
         self.at_peer: PromptAtPeer | None = None
         self.groups: list[list[int]] = [[] for _ in range(num_groups)]
         self.clear()

@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
 import xxhash
 
 from atom_core.kv_cache.config import PrefixHash
@@ -33,13 +32,6 @@ class ImageKey(NamedTuple):
     offset: int
 
 
-class Covered(msgspec.Struct, frozen=True, gc=False):
-    """What the name of a block says is in it. A cache keeps as many as it has blocks: tuples, and no garbage."""
-
-    token_ids: tuple[int, ...]
-    images: tuple[ImageKey, ...] = ()
-
-
 class BlockNames:
     """Names the blocks of a sequence in order: each follows from the name before it and from what it covers.
 
@@ -61,35 +53,43 @@ class BlockNames:
         *,
         salt: str,
         images: Sequence[PlacedImage] = (),
-    ) -> None:
+    ) -> list[bytes]:
         """Add the names of further blocks, until there are `num_blocks`.
 
         Args:
             salt: equal tokens of other salts have other names.
             images: the pictures of the prompt, in order.
-        """
-        first, width = len(names), 8 * (self._block_size + self._num_next)
-        if first >= num_blocks:
-            return
-        data = pack_token_ids(token_ids[first * self._block_size : num_blocks * self._block_size + self._num_next])
-        prefix = names[-1] if names else self._salted(salt)
-        for index in range(first, num_blocks):
-            start = 8 * (index - first) * self._block_size
-            pictures = pack_image_keys(self._image_keys(images, index)) if images else b""
-            prefix = self._hasher(prefix, data[start : start + width] + pictures)
-            names.append(prefix)
 
-    def covered(self, token_ids: list[int], images: Sequence[PlacedImage], index: int) -> Covered:
-        """What the name of a block covers."""
+        Returns:
+            What each of the added names covers: the tokens, as `pack_token_ids` has them, and the keys of pictures.
+        """
+        first, num_tokens = len(names), self._block_size
+        if first >= num_blocks:
+            return []
+        data = pack_token_ids(token_ids[first * num_tokens : num_blocks * num_tokens + self._num_next])
+        step, width = 8 * num_tokens, 8 * (num_tokens + self._num_next)
+        covered = [data[start : start + width] for start in range(0, step * (num_blocks - first), step)]
+        if images:
+            indices = range(first, num_blocks)
+            keys = [pack_image_keys(self.image_keys(images, index)) for index in indices]
+            covered = [tokens + pictures for tokens, pictures in zip(covered, keys, strict=True)]
+        hasher, name = self._hasher, names[-1] if names else self._salted(salt)
+        for each in covered:
+            name = hasher(name, each)
+            names.append(name)
+        return covered
+
+    def image_keys(self, images: Sequence[PlacedImage], index: int) -> tuple[ImageKey, ...]:
+        """The pictures that the name of a block covers."""
+        return image_keys(images, *self._range(index))
+
+    def token_ids(self, token_ids: list[int], index: int) -> list[int]:
+        """The tokens that the name of a block covers."""
         first, end = self._range(index)
-        return Covered(tuple(token_ids[first:end]), self._image_keys(images, index) if images else ())
+        return token_ids[first:end]
 
     def _range(self, index: int) -> tuple[int, int]:
         return index * self._block_size, (index + 1) * self._block_size + self._num_next
-
-    def _image_keys(self, images: Sequence[PlacedImage], index: int) -> tuple[ImageKey, ...]:
-        first, end = self._range(index)
-        return image_keys(images, first, end)
 
     def _salted(self, salt: str) -> bytes:
         return self._hasher(b"", salt.encode(errors="surrogatepass")) if salt else b""

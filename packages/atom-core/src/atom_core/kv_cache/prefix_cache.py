@@ -7,46 +7,12 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from atom_core.kv_cache.block_table import NO_BLOCK, BlockTable
+from atom_core.kv_cache.cached_prefix import CachedPrefix
 from atom_core.kv_cache.elsewhere.loads import ELSEWHERE
 from atom_core.kv_cache.elsewhere.protocol import BlockKey, FindableBlocks
-from atom_core.kv_cache.hashing import BlockHasher, BlockNames, Covered
+from atom_core.kv_cache.hashing import BlockHasher, BlockNames
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_kernels.protocols import GroupSpec, Pages
-
-
-class CachedPrefix:
-    """All tokens up to the end of one full block.
-
-    A cache has as many as blocks, and the garbage collector stops the engine to go through them. So they hold nothing
-    that it goes through, too; they stay its own, since it frees chains of any length without a recursion.
-
-    Attributes:
-        hash: the name of the block.
-        parent: the prefix before the block, or the salt before a first block.
-        covered: what the block's name covers.
-        block_ids: each group's block that stores its keys and values, or the snapshot of the state behind it; None
-            where none does.
-        is_followed: these blocks also have what a model that drafts keeps.
-        num_children: prefixes that are known to go on from here.
-        is_known: it was not forgotten.
-        is_orphan: a prefix before it was forgotten when it came, so that nobody finds it.
-    """
-
-    __slots__ = ("block_ids", "covered", "hash", "is_followed", "is_known", "is_orphan", "num_children", "parent")
-
-    def __init__(self, name: bytes, parent: CachedPrefix | str, covered: Covered, num_groups: int) -> None:
-        self.hash = name
-        self.parent = parent
-        self.covered = covered
-        self.block_ids: tuple[int | None, ...] = (None,) * num_groups
-        self.is_followed = False
-        self.num_children = 0
-        self.is_known = True
-        self.is_orphan = isinstance(parent, CachedPrefix) and (parent.is_orphan or not parent.is_known)
-
-    def set_block(self, group: int, block_id: int | None) -> None:
-        """The group has another block, or none."""
-        self.block_ids = (*self.block_ids[:group], block_id, *self.block_ids[group + 1 :])
 
 
 class FoundBlocks(NamedTuple):
@@ -119,7 +85,7 @@ class PrefixCache:
 
     def name_blocks(self, table: BlockTable, token_ids: list[int], num_blocks: int) -> list[bytes]:
         """The names of the leading `num_blocks` full blocks of a table with these tokens."""
-        self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt, images=table.images)
+        table.covered += self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt, images=table.images)
         return table.hashes[:num_blocks]
 
     def find(
@@ -132,15 +98,15 @@ class PrefixCache:
         """
         found: list[FoundBlocks] = []
         parent: CachedPrefix | str | None = table.salt
-        while len(found) < max_blocks:
-            parent = prefix = None if parent is None else self._lookup(table, token_ids, len(found), parent)
+        names = self.name_blocks(table, token_ids, max_blocks)
+        for name, covered in zip(names, table.covered, strict=False):
+            parent = prefix = None if parent is None else self._known(name, parent, covered)
             block_ids, is_followed = _of_prefix(prefix, len(self._groups))
             if elsewhere is not None and None in block_ids:
-                name = self._hash(table, token_ids, len(found))
                 block_ids, is_elsewhere_too = _with_elsewhere(block_ids, name, elsewhere)
                 is_followed = is_followed and is_elsewhere_too
             leads_on = prefix is not None or any(block_id is not None for block_id in block_ids)
-            if not leads_on and not (elsewhere is not None and elsewhere.leads_on(table.hashes[len(found)])):
+            if not leads_on and not (elsewhere is not None and elsewhere.leads_on(name)):
                 break
             if self._keeps_all and None in block_ids:
                 break
@@ -159,16 +125,26 @@ class PrefixCache:
         Args:
             first_held: each group's first block that the table ever had; None where it had all of them.
         """
-        self._names.extend(table.hashes, token_ids, num_blocks, salt=table.salt, images=table.images)
-        for index in range(table.num_published, num_blocks):
-            name, covered = table.hashes[index], self._names.covered(token_ids, table.images, index)
+        names, first = self.name_blocks(table, token_ids, num_blocks), table.num_published
+        columns = [self._column(group, table, first, num_blocks, first_held) for group in range(len(self._groups))]
+        rows = zip(names[first:], table.covered[first:], zip(*columns, strict=True), strict=False)
+        num_followed = table.num_followed_tokens // self._block_size
+        first_whole = 0 if first_held is None else max(first_held[group] for group in self._in_blocks)
+        for index, (name, covered, block_ids) in enumerate(rows, first):
+            is_followed, is_whole = index < num_followed, index >= first_whole
             prefix = self._known(name, table.parent, covered)
             if prefix is None:
-                prefix = self._register(name, table.parent, covered)
-            if table.num_followed_tokens >= (index + 1) * self._block_size:
-                self._take_followed(prefix, index, first_held)
-            if None in prefix.block_ids:
-                self._add_blocks(prefix, table, index, first_held)
+                is_followed = is_followed and is_whole
+                prefix = self._register(name, table.parent, covered, block_ids, is_followed=is_followed)
+                added = block_ids
+            else:
+                added = self._complete(prefix, block_ids, is_followed=is_followed, is_whole=is_whole)
+            for block_id in added:
+                if block_id is not None:
+                    self._by_block[block_id] = prefix
+                    self._on_change(block_id, True)
+            if self._events is not None:
+                self._tell_stored(added, prefix, table, token_ids, index)
             table.parent = prefix
             table.num_published = index + 1
 
@@ -226,25 +202,25 @@ class PrefixCache:
     def _first_needed(self, spec: GroupSpec, num_blocks: int) -> int:
         return min(spec.first_needed(num_blocks * self._block_size, self._block_size), num_blocks)
 
-    def _lookup(
-        self, table: BlockTable, token_ids: list[int], index: int, parent: CachedPrefix | str
-    ) -> CachedPrefix | None:
-        name = self._hash(table, token_ids, index)
-        # Most names that are looked for are not known.
-        if name not in self._by_hash:
-            return None
-        return self._known(name, parent, self._names.covered(token_ids, table.images, index))
-
-    def _known(self, name: bytes, parent: CachedPrefix | str, covered: Covered) -> CachedPrefix | None:
+    def _known(self, name: bytes, parent: CachedPrefix | str, covered: bytes) -> CachedPrefix | None:
         prefix = self._by_hash.get(name)
         return prefix if prefix is not None and prefix.parent == parent and prefix.covered == covered else None
 
-    def _register(self, name: bytes, parent: CachedPrefix | str, covered: Covered) -> CachedPrefix:
+    def _register(
+        self,
+        name: bytes,
+        parent: CachedPrefix | str,
+        covered: bytes,
+        block_ids: tuple[int | None, ...],
+        *,
+        is_followed: bool,
+    ) -> CachedPrefix:
+        """A new prefix in these blocks."""
         replaced = self._by_hash.get(name)
         if replaced is not None:
             self._drop_blocks(replaced, range(len(self._groups)))
             self._unname(replaced)
-        prefix = CachedPrefix(name, parent, covered, len(self._groups))
+        prefix = CachedPrefix(name, parent, covered, block_ids, is_followed=is_followed)
         if isinstance(parent, CachedPrefix):
             parent.num_children += 1
         self._by_hash[name] = prefix
@@ -252,28 +228,38 @@ class PrefixCache:
             self._prune(replaced.parent)
         return prefix
 
-    def _take_followed(self, prefix: CachedPrefix, index: int, first_held: Sequence[int] | None) -> None:
-        """A model that drafts followed what a table has at `index`: let `prefix` have that and no other blocks."""
-        held = self._in_blocks if first_held is None else [i for i in self._in_blocks if index >= first_held[i]]
-        if not prefix.is_followed and len(held) == len(self._in_blocks):
+    def _complete(
+        self, prefix: CachedPrefix, block_ids: Sequence[int | None], *, is_followed: bool, is_whole: bool
+    ) -> Sequence[int | None]:
+        """Let `prefix` have those of a table's blocks that it lacks; returns these, None in the other groups.
+
+        Where a model that drafts followed what the table has, and not what `prefix` has, it has no other blocks.
+
+        Args:
+            is_followed: a model that drafts followed all of the table's.
+            is_whole: the table has a block for each group that keeps keys and values.
+        """
+        if is_followed and is_whole and not prefix.is_followed:
             self._drop_blocks(prefix, self._in_blocks)
             prefix.is_followed = True
-
-    def _add_blocks(
-        self, prefix: CachedPrefix, table: BlockTable, index: int, first_held: Sequence[int] | None
-    ) -> None:
-        """Fill the groups in which `prefix` has no block yet with the blocks of `table`."""
-        for group, spec in enumerate(self._groups):
-            if first_held is not None and index < first_held[group]:
-                continue
-            block_id = table.snapshots.get(index) if spec.in_slots else table.groups[group][index]
-            if prefix.block_ids[group] is None and block_id is not None:
-                if not spec.in_slots and table.num_followed_tokens < (index + 1) * self._block_size:
-                    prefix.is_followed = False
+        added = [new if own is None else None for own, new in zip(prefix.block_ids, block_ids, strict=True)]
+        if not is_followed and any(added[group] is not None for group in self._in_blocks):
+            prefix.is_followed = False
+        for group, block_id in enumerate(added):
+            if block_id is not None:
                 prefix.set_block(group, block_id)
-                self._by_block[block_id] = prefix
-                self._on_change(block_id, True)
-                self._tell_stored(group, prefix)
+        return added
+
+    def _column(
+        self, group: int, table: BlockTable, first: int, end: int, first_held: Sequence[int] | None
+    ) -> list[int | None]:
+        """What `table` has in a group at the indices ``first`` to ``end - 1``; None where it has nothing."""
+        if self._groups[group].in_slots:
+            column = [table.snapshots.get(index) for index in range(first, end)]
+        else:
+            column = [*table.groups[group][first:end]]
+        num_gone = 0 if first_held is None else min(max(first_held[group] - first, 0), len(column))
+        return [None] * num_gone + column[num_gone:]
 
     def _drop_blocks(self, prefix: CachedPrefix, groups: Sequence[int]) -> None:
         for group in groups:
@@ -284,11 +270,16 @@ class PrefixCache:
                 self._on_change(block_id, False)
                 self._tell_removed(group, prefix)
 
-    def _tell_stored(self, group: int, prefix: CachedPrefix) -> None:
+    def _tell_stored(
+        self, added: Sequence[int | None], prefix: CachedPrefix, table: BlockTable, token_ids: list[int], index: int
+    ) -> None:
+        """The blocks in `added`, by group, have what `table` has at `index`."""
         if self._events is not None and not prefix.is_orphan:
             parent = prefix.parent.hash if isinstance(prefix.parent, CachedPrefix) else prefix.parent
-            covered = prefix.covered
-            self._events.stored(group, prefix.hash, parent, list(covered.token_ids), covered.images)
+            tokens, images = self._names.token_ids(token_ids, index), self._names.image_keys(table.images, index)
+            for group, block_id in enumerate(added):
+                if block_id is not None:
+                    self._events.stored(group, prefix.hash, parent, tokens, images)
 
     def _tell_removed(self, group: int, prefix: CachedPrefix) -> None:
         if self._events is not None and not prefix.is_orphan:
@@ -297,7 +288,7 @@ class PrefixCache:
     def _prune(self, prefix: CachedPrefix | str) -> None:
         """Forget `prefix`, and those before it, as far as nothing hangs on them."""
         while isinstance(prefix, CachedPrefix) and prefix.is_known:
-            if prefix.num_children or any(block_id is not None for block_id in prefix.block_ids):
+            if prefix.num_children or prefix.has_blocks:
                 return
             self._unname(prefix)
             prefix = prefix.parent
@@ -307,10 +298,6 @@ class PrefixCache:
         del self._by_hash[prefix.hash]
         if isinstance(prefix.parent, CachedPrefix):
             prefix.parent.num_children -= 1
-
-    def _hash(self, table: BlockTable, token_ids: list[int], index: int) -> bytes:
-        self._names.extend(table.hashes, token_ids, index + 1, salt=table.salt, images=table.images)
-        return table.hashes[index]
 
 
 def _of_prefix(prefix: CachedPrefix | None, num_groups: int) -> tuple[Sequence[int | None], bool]:

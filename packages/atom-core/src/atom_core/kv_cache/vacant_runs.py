@@ -22,13 +22,16 @@ class VacantRuns:
     def __len__(self) -> int:
         return self._num_blocks
 
-    def add(self, start: int, end: int) -> tuple[int, int]:
-        """Blocks ``[start, end)``, none of them here yet, have become empty; returns their run."""
+    def add(self, start: int, end: int) -> None:
+        """Blocks ``[start, end)``, none of them here yet, have become empty."""
         self._num_blocks += end - start
         start = self._start_of.pop(start, start)
         end = self._end_of.pop(end, end)
         self._insert(start, end)
-        return start, end
+
+    def around(self, start: int, end: int) -> tuple[int, int]:
+        """The run that ``[start, end)`` would be part of if these blocks were empty."""
+        return self._start_of.get(start, start), self._end_of.get(end, end)
 
     def longest(self) -> tuple[int, int]:
         """``(start, end)`` of the longest run, the lowest of several; there must be one."""

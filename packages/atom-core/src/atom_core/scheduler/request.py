@@ -135,6 +135,11 @@ class Request:
         return self.block_table.num_followed_tokens == self.num_computed_tokens
 
     @property
+    def has_outputs(self) -> bool:
+        """Whether the values of output tokens have arrived."""
+        return len(self.token_ids) > self.num_prompt_tokens
+
+    @property
     def may_be_forced(self) -> bool:
         """Whether it is settled where forced tokens would stand."""
         has_drafts = self.num_drafts_in_flight or self.num_made_drafts
@@ -216,7 +221,8 @@ class Request:
             params = msgspec.structs.replace(params, prompt_logprobs=None)
         return NewRequest(
             request_id=self.request_id,
-            token_ids=self.token_ids.copy(),
+            # Prompts are long, and that of the engine's request never changes.
+            token_ids=self.token_ids.copy() if self.has_outputs else self.engine_request.token_ids,
             num_prompt_tokens=self.num_prompt_tokens,
             sampling_params=params,
             eos_token_ids=self.engine_request.eos_token_ids,

@@ -19,23 +19,24 @@ from atom_server.routes import (
     tokens,
 )
 
+# Routes are tried one after the other: those that are asked for most come first.
 _MODULES = (
-    adapters,
-    admin,
-    batches,
-    chat_completions,
-    classify,
     completions,
-    embeddings,
-    files,
-    health,
+    chat_completions,
+    responses,
     messages,
+    embeddings,
+    scores,
+    classify,
+    tokens,
+    health,
     metrics,
     models,
-    responses,
-    scores,
+    files,
+    batches,
+    adapters,
+    admin,
     server_info,
-    tokens,
 )
 ROUTERS = tuple(module.router for module in _MODULES)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import countOf
 from typing import Any
+
+import numpy as np
 
 from atom_core.errors import InvalidRequestError
 from atom_core.kv_transfer.config import KVRole
@@ -73,11 +77,22 @@ def check_prompt_ids(token_ids: Sequence[Any], vocab_size: int, *, name: str = "
     for start in range(0, len(token_ids), SLICE_TOKENS):
         part = token_ids[start : start + SLICE_TOKENS]
         # Prompts are long: a wrong token is searched for only if there is one.
-        if set(map(type, part)) == {int} and min(part) >= 0 and max(part) < vocab_size:
+        if _are_token_ids(part, vocab_size):
             continue
         wrong = next(token_id for token_id in part if type(token_id) is not int or not 0 <= token_id < vocab_size)
         message = f"{name} holds {_shown(wrong)}; token ids are integers from 0 to {vocab_size - 1}"
         raise InvalidRequestError(message, name, "invalid_token_id")
+
+
+def _are_token_ids(values: Sequence[Any], vocab_size: int) -> bool:
+    """Whether all of them are. Words of 32 bits take no negative ones; to look at each once takes half as long."""
+    if countOf(map(type, values), int) < len(values):
+        return False
+    try:
+        words = struct.pack(f"={len(values)}I", *values)
+    except struct.error:
+        return False
+    return int(np.frombuffer(words, dtype=np.uint32).max()) < vocab_size
 
 
 def check_text(name: str, text: str) -> None:

@@ -43,8 +43,10 @@ def _parts(output: EngineOutput) -> Iterator[EngineOutput]:
 
 
 def _num_numbers(output: EngineOutput) -> int:
-    lists = (output.logprobs, output.prompt_logprobs)
-    return sum(_num_entries(entries) for entries in lists if entries) + len(output.embedding or ())
+    logprobs, prompt_logprobs, embedding = output.logprobs, output.prompt_logprobs, output.embedding
+    if logprobs is prompt_logprobs is embedding is None:
+        return 0  # most news
+    return sum(_num_entries(entries) for entries in (logprobs, prompt_logprobs) if entries) + len(embedding or ())
 
 
 def _num_entries(entries: list[TokenLogprobs]) -> int:

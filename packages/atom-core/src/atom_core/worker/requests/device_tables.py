@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,14 @@ from atom_kernels.sampling import SamplingTables
 
 # Every table begins at a multiple of so many words, which kernels read in wide loads.
 ALIGNMENT = 32
+
+
+class _Layout(NamedTuple):
+    """Where a table begins among the words, how many words lie between its entries, and what these are."""
+
+    start: int
+    strides: tuple[int, ...]
+    dtype: Any
 
 
 class DeviceTables:
@@ -41,14 +49,14 @@ class DeviceTables:
         }
         words_of = {name: int(np.prod(shape)) * dtype.itemsize // 4 for name, (dtype, shape) in shapes.items()}
         self.words = torch.zeros(sum(words_of.values()), dtype=torch.int32, device=device)
-        self._starts: dict[str, int] = {}
+        self._layouts: dict[str, _Layout] = {}
         tables: dict[str, torch.Tensor] = {}
         start = 0
         for name, (dtype, shape) in shapes.items():
-            self._starts[name] = start
-            tables[name] = self.words[start : start + words_of[name]].view(dtype).view(shape)
+            table = tables[name] = self.words[start : start + words_of[name]].view(dtype).view(shape)
+            strides = tuple(stride * dtype.itemsize // 4 for stride in table.stride())
+            self._layouts[name] = _Layout(start, strides, NUMPY_DTYPES[dtype])
             start += words_of[name]
-        self._tables = tables
         self.num_rejected = torch.zeros(num_rows, dtype=torch.int32, device=device)
         self.history, self.block_tables = tables["history"], tables["block_tables"]
         self.sampling = SamplingTables(**{name: tables[name] for name in SAMPLING_DTYPES})
@@ -56,10 +64,11 @@ class DeviceTables:
 
     def write(self, name: str, index: Sequence[int], values: Any) -> None:
         """See `RequestTables`."""
-        table = self._tables[name]
-        place = sum(position * stride for position, stride in zip(index, table.stride(), strict=True))
-        array = np.atleast_1d(np.asarray(values, dtype=NUMPY_DTYPES[table.dtype])).view(np.int32)
-        self._writes.append((self._starts[name] + place * table.element_size() // 4, array))
+        place, strides, dtype = self._layouts[name]
+        for position, stride in zip(index, strides, strict=True):
+            place += position * stride
+        # A copy: what is written is what the caller has now.
+        self._writes.append((place, np.array(values, dtype=dtype, ndmin=1).view(np.int32)))
 
     def take_writes(self) -> tuple[np.ndarray, np.ndarray]:
         """The writes since the last call: int64 ``[n, 3]`` (first word, first value, count), and all int32 values."""

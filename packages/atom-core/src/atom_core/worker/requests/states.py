@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
 from atom_core.messages import NewRequest, SchedulerOutput
@@ -84,7 +86,7 @@ class RequestStates:
 
     def _admit(self, request: NewRequest) -> None:
         slot = self.slots[request.request_id] = self._free.pop()
-        self._tables.write("history", (slot, 0), request.token_ids)
+        self._tables.write("history", (slot, 0), _int32(request.token_ids))
         self.num_blocks[:, slot] = 0
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
         self.adapter_ids[slot] = request.adapter_id
@@ -108,3 +110,8 @@ class RequestStates:
         extras = SamplingExtras.of(request, self.vocab_size, self.device)
         if extras is not None:
             self.extras[slot] = extras
+
+
+def _int32(token_ids: list[int]) -> np.ndarray:
+    """The same as an array; numpy takes twice as long over a long list."""
+    return np.frombuffer(struct.pack(f"={len(token_ids)}i", *token_ids), dtype=np.int32)
