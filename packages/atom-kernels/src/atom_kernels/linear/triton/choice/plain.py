@@ -95,7 +95,7 @@ def _of_one_row(problem: LinearProblem, platform: Platform) -> SkinnyConfig | No
 
 
 def _of_one_round(problem: LinearProblem, rows: int, shape: Shape, platform: Platform) -> SkinnyConfig | None:
-    """Of the splits that make one round those whose parts have the fewest steps, and of these the fewest splits."""
+    """The fewest splits of those that make one round, and whose parts then have the fewest steps."""
     each = _each(problem, shape, rows, platform)
     found = [
         (_steps(problem, shape, split), split)
