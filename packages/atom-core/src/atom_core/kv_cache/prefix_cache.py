@@ -129,7 +129,7 @@ class PrefixCache:
         columns = [self._column(group, table, first, num_blocks, first_held) for group in range(len(self._groups))]
         rows = zip(names[first:], table.covered[first:], zip(*columns, strict=True), strict=False)
         num_followed = table.num_followed_tokens // self._block_size
-        first_whole = 0 if first_held is None else max(first_held[group] for group in self._in_blocks)
+        first_whole = 0 if first_held is None else max((first_held[group] for group in self._in_blocks), default=0)
         for index, (name, covered, block_ids) in enumerate(rows, first):
             is_followed, is_whole = index < num_followed, index >= first_whole
             prefix = self._known(name, table.parent, covered)
