@@ -186,6 +186,16 @@ def test_every_full_block_is_hashed_once():
     assert hashed == [pack_token_ids(ids) for ids in ([7, 8], [1, 2], [3, 4], [5, 6])]
 
 
+def test_a_long_prompt_whose_beginning_is_not_known_is_not_named_to_its_end_before_it_is_computed():
+    cache = make_cache(num_blocks=2000)
+    token_ids = list(range(3000))
+    table, _ = admit(cache, token_ids, computed=False)
+    assert len(table.hashes) == 256
+    cache.publish(table, token_ids, 3000)
+    assert len(table.hashes) == 1500
+    assert admit(cache, [*token_ids, 0])[1] == 3000
+
+
 def test_xxhash64_chains_the_hash_before_and_little_endian_int64_token_ids():
     hasher = make_block_hasher("xxhash64")
     first = xxhash.xxh64_intdigest(struct.pack("<2q", 1, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -13,6 +13,9 @@ from atom_core.kv_cache.elsewhere.protocol import BlockKey, FindableBlocks
 from atom_core.kv_cache.hashing import BlockHasher, BlockNames
 from atom_core.kv_events.recorder import KVEventRecorder
 from atom_kernels.protocols import GroupSpec, Pages
+
+# Names that are made at a time while blocks are looked for: a long prompt whose first is not known needs no others yet.
+_NAMED_AT_A_TIME = 256
 
 
 class FoundBlocks(NamedTuple):
@@ -98,8 +101,7 @@ class PrefixCache:
         """
         found: list[FoundBlocks] = []
         parent: CachedPrefix | str | None = table.salt
-        names = self.name_blocks(table, token_ids, max_blocks)
-        for name, covered in zip(names, table.covered, strict=False):
+        for name, covered in self._names_in_turn(table, token_ids, max_blocks):
             parent = prefix = None if parent is None else self._known(name, parent, covered)
             block_ids, is_followed = _of_prefix(prefix, len(self._groups))
             if elsewhere is not None and None in block_ids:
@@ -185,6 +187,12 @@ class PrefixCache:
             self._prune(prefix)
         if self._events is not None:
             self._events.cleared()
+
+    def _names_in_turn(self, table: BlockTable, token_ids: list[int], max_blocks: int) -> Iterator[tuple[bytes, bytes]]:
+        """The name of each leading block, and what it covers."""
+        for first in range(0, max_blocks, _NAMED_AT_A_TIME):
+            names = self.name_blocks(table, token_ids, min(first + _NAMED_AT_A_TIME, max_blocks))
+            yield from zip(names[first:], table.covered[first : len(names)], strict=True)
 
     def _num_servable(self, found: list[FoundBlocks]) -> int:
         """Blocks of the longest prefix whose last blocks, as far as its window reaches, each group has."""
