@@ -21,8 +21,8 @@ from atom_models.quantization.layouts import Float8Layout
 pytest.importorskip("triton", reason="Triton's kernels are planned where Triton is installed")
 
 H100 = replace(Platform.nvidia("sm_90"), name="NVIDIA H100 80GB HBM3")
-# As in Qwen3 14B, whose product without an activation is the library's sooner.
-SIZES: Any = SimpleNamespace(hidden_size=5120, intermediate_size=17408, mlp_bias=False, activation="silu")
+# As in Gemma 2 9B, whose product without an activation is the library's sooner.
+SIZES: Any = SimpleNamespace(hidden_size=3584, intermediate_size=14336, mlp_bias=False, activation="silu")
 
 
 def test_an_mlp_norms_up_to_the_rows_of_the_linear_that_ends_with_its_activation():
