@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from atom_server.connections.disconnect import cancel_all, disconnected
+from atom_server.connections.disconnect import while_connected
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError, as_api_error
 from atom_server.generation.generation import Generation
 
@@ -67,16 +66,11 @@ class EventStream(Response):
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send_events(send))
-        leaving = asyncio.ensure_future(disconnected(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-            else:
-                self._record.status = CLIENT_CLOSED_REQUEST
+            await while_connected(receive, self._send_events(send))
+        except ClientDisconnect:
+            self._record.status = CLIENT_CLOSED_REQUEST
         finally:
-            await cancel_all(sending, leaving)
             await self._events.aclose()
             self._generation.report(self._record)
             await self._generation.close()
