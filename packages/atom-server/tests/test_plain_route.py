@@ -14,6 +14,8 @@ def refuse() -> None:
 
 
 async def greet(request: Request) -> Response:
+    """As Starlette calls it: FastAPI would have left something in the scope."""
+    assert "fastapi_inner_astack" not in request.scope
     return Response(f"hello {request.query_params['name']}")
 
 
@@ -21,21 +23,25 @@ async def greet_by_name(request: Request, name: str) -> Response:
     return Response(f"hello {name}")
 
 
-def answer_of(endpoint, **settings) -> tuple[int, str]:
+async def count(request: Request) -> dict[str, int]:
+    return {"count": 1}
+
+
+def answer_of(endpoint, method="GET", **settings) -> tuple[int, str]:
     router = APIRouter(route_class=PlainRoute, **settings)
-    router.add_api_route("/", endpoint, response_class=Response)
+    router.add_api_route("/", endpoint)
     app = FastAPI()
     app.include_router(router)
-    answer = TestClient(app).get("/?name=ann")
+    answer = TestClient(app).request(method, "/?name=ann")
     return answer.status_code, answer.text
 
 
 def test_a_function_gets_the_request_as_it_is():
     assert answer_of(greet) == (200, "hello ann")
-    route = PlainRoute("/", greet, response_class=Response)
-    assert route.get_route_handler() is greet
+    assert answer_of(greet, method="PUT")[0] == 405
 
 
-def test_what_else_a_function_takes_and_what_is_asked_before_it_is_not_left_out():
+def test_what_else_a_function_takes_or_gives_and_what_is_asked_before_it_is_not_left_out():
     assert answer_of(greet_by_name) == (200, "hello ann")
+    assert answer_of(count) == (200, '{"count":1}')
     assert answer_of(greet, dependencies=[Depends(refuse)])[0] == 403
