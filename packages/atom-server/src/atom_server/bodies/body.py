@@ -86,8 +86,8 @@ def parse_object(schema: type[Schema], values: dict[str, Any]) -> tuple[Schema, 
             body = schema.model_validate(given)
     except ValidationError as error:
         raise _explain_bad_field(error, given) from None
-    known = set(schema.model_fields) | getattr(schema, "also_accepted", frozenset())
-    return body, [name for name in given if name not in known]
+    known, also = schema.model_fields, getattr(schema, "also_accepted", frozenset())
+    return body, [name for name in given if name not in known and name not in also]
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
