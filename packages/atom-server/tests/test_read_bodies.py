@@ -97,6 +97,15 @@ def test_what_a_piece_of_a_body_costs(piece, values):
     assert caught.value.status == 413
 
 
+@pytest.mark.parametrize(("mark", "values"), [(b"[", 3), (b"{", 2), (b'":', 4), (b",", 1)])
+def test_a_body_is_refused_at_the_mark_that_is_too_many_in_however_small_pieces(mark, values):
+    cost, most = DecodingCost(), (MAX_VALUES + 1024) // values
+    for start in range(0, most, 1000):
+        cost.add(mark * min(1000, most - start))
+    with pytest.raises(APIError):
+        cost.add(mark)
+
+
 @pytest.mark.parametrize(
     ("piece", "values"), [('"é"'.encode() * 12, 24), (rb'"\u00e9"' * 6, 13.5), (b"a" * 46 + "é".encode(), 0)]
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from atom_server.connections.disconnect import cancel_all, disconnected
+from atom_core.engine.outputs.request_stream import MAX_NEWS_IN_A_ROW
+from atom_server.connections.disconnect import while_connected
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError, as_api_error
 from atom_server.generation.generation import Generation
 
@@ -30,7 +30,8 @@ def event(chunk: Any) -> bytes:
 
 
 class EventStream(Response):
-    """Sends `events` until they end or the client goes away, then closes `generation`.
+    """Sends `events` until they end or the client goes away, then closes `generation`. Those that are there together
+    are sent together.
 
     An exception in `events` becomes an event of its own: the status was sent long before.
 
@@ -67,29 +68,28 @@ class EventStream(Response):
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send_events(send))
-        leaving = asyncio.ensure_future(disconnected(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-            else:
-                self._record.status = CLIENT_CLOSED_REQUEST
+            await while_connected(receive, self._send_events(send))
+        except ClientDisconnect:
+            self._record.status = CLIENT_CLOSED_REQUEST
         finally:
-            await cancel_all(sending, leaving)
             await self._events.aclose()
             self._generation.report(self._record)
             await self._generation.close()
 
     async def _send_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        held: list[bytes] = []
         try:
             async for data in self._events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                held.append(data)
+                if not self._generation.has_next or len(held) >= MAX_NEWS_IN_A_ROW:
+                    data, held = b"".join(held), []
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
             last = self._end
         except Exception as error:
             last = self._failure(as_api_error(error)) + self._end
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+        await send({"type": "http.response.body", "body": b"".join(held) + last, "more_body": False})
 
 
 def _error_event(error: APIError) -> bytes:

@@ -38,15 +38,14 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     Raises:
         APIError: 413 past `max_bytes` or `DecodingCost`, 499 when the client goes away, or is too slow.
     """
-    too_large = APIError(413, f"the body is larger than {max_bytes} bytes; --max-body-mb sets the limit")
     if _declared_length(request) > max_bytes:
-        raise too_large
+        raise _too_large(max_bytes)
     chunks, size, cost = [], 0, DecodingCost()
     try:
         async for chunk in request.stream():
             size += len(chunk)
             if size > max_bytes:
-                raise too_large
+                raise _too_large(max_bytes)
             cost.add(chunk)
             chunks.append(chunk)
     except ClientDisconnect:
@@ -87,8 +86,8 @@ def parse_object(schema: type[Schema], values: dict[str, Any]) -> tuple[Schema, 
             body = schema.model_validate(given)
     except ValidationError as error:
         raise _explain_bad_field(error, given) from None
-    known = set(schema.model_fields) | getattr(schema, "also_accepted", frozenset())
-    return body, [name for name in given if name not in known]
+    known, also = schema.model_fields, getattr(schema, "also_accepted", frozenset())
+    return body, [name for name in given if name not in known and name not in also]
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
@@ -123,6 +122,10 @@ def quoted(value: Any) -> str:
         text = str(value)
     text = text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
     return _DATA.sub(r"\1...", text)
+
+
+def _too_large(max_bytes: int) -> APIError:
+    return APIError(413, f"the body is larger than {max_bytes} bytes; --max-body-mb sets the limit")
 
 
 def _declared_length(request: Request) -> int:

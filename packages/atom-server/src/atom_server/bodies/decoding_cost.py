@@ -9,6 +9,8 @@ from atom_server.errors import APIError
 # The most values of a body. Decoding and freeing that many takes at most some 40 ms, whatever they are.
 MAX_VALUES = 2**19
 _FEW = 1024  # of whatever holds the values
+# No byte counts as more than four values, so that bodies of so many bytes need not be looked at.
+_UNCOUNTED_BYTES = MAX_VALUES // 4
 # Each begins or follows a value, and counts by what is made for it: a list, an object, a name that is hashed and filed,
 # or nothing but the value behind a comma. Escapes make up texts.
 _VALUES_OF_MARKS = ((b",", 1), (b'":', 4), (b"[", 3), (b"{", 2), (b"\\", 0.25))
@@ -38,15 +40,22 @@ class DecodingCost:
         self._values = 0.0
         self._num_bytes = 0
         self._is_ascii = True
+        self._uncounted: list[bytes] = []
 
     def add(self, piece: bytes) -> None:
-        """Count the next piece of the body.
+        """Count the next piece of the body; the first ones together, once there are so many bytes that it matters.
 
         Raises:
             APIError: 413.
         """
-        dense = piece.translate(None, _BLANKS)
         self._num_bytes += len(piece)
+        self._uncounted.append(piece)
+        if self._num_bytes > _UNCOUNTED_BYTES:
+            self._count(b"".join(self._uncounted))
+            self._uncounted.clear()
+
+    def _count(self, piece: bytes) -> None:
+        dense = piece.translate(None, _BLANKS)
         self._values += sum(values * dense.count(mark) for mark, values in _VALUES_OF_MARKS)
         self._values += piece.translate(_DIGITS_AS_ZEROS).count(_LONG_NUMBER) * _VALUES_LIKE_A_LONG_NUMBER
         if not piece.isascii() or _ESCAPED in piece:

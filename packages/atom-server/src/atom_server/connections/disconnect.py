@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
@@ -19,18 +19,44 @@ async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         APIError: with status 499, which only the log will show."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(disconnected(request.receive))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise APIError(CLIENT_CLOSED_REQUEST, "the client went away", code="client_closed_request")
+        return await while_connected(request.receive, work)
+    except ClientDisconnect:
+        raise APIError(CLIENT_CLOSED_REQUEST, "the client went away", code="client_closed_request") from None
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` in this task: what need not wait is done at once. It is cancelled when the client disconnects.
+
+    Raises:
+        ClientDisconnect: the client is gone, and `work` has ended.
+    """
+    task = asyncio.current_task()
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    has_left = False
+
+    def on_left(_: object) -> None:
+        nonlocal has_left
+        if task is not None and not leaving.cancelled():
+            has_left = True
+            task.cancel()
+
+    leaving.add_done_callback(on_left)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        # Whoever else cancels this task is to be told so.
+        if has_left and task is not None and task.cancelling() == 1:
+            raise ClientDisconnect from None
+        raise
     finally:
-        await cancel_all(working, leaving)
+        if has_left and task is not None:
+            task.uncancel()
+        leaving.remove_done_callback(on_left)
+        leaving.cancel()
 
 
-async def disconnected(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     """Return when the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

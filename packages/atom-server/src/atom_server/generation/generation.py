@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
-from atom_core import InvalidRequestError, RequestOutput, SamplingParams
+from atom_core import AsyncEngine, InvalidRequestError, RequestOutput, SamplingParams
+from atom_core.engine.inputs.checked_prompts import CheckedPrompts
 from atom_core.engine.inputs.validation import MAX_PRIORITY
 from atom_core.engine.outputs.request_stream import RequestStream
 from atom_core.messages import Image, KVTransferParams, Pooling, RequestState
@@ -97,8 +98,7 @@ class Generation:
         caller = caller_of(request)
         check_room(request, body, names)
         try:
-            params = await until_disconnect(request, state.engine.prepare(params))
-            checked = await until_disconnect(request, state.engine.check_prompts(*_columns(prompts)))
+            params, checked = await until_disconnect(request, _prepared(state.engine, params, prompts))
             # Pictures take their tokens by now.
             prompts = [prompt._replace(token_ids=ids) for prompt, ids in zip(prompts, checked.token_ids, strict=True)]
             num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
@@ -132,6 +132,11 @@ class Generation:
     def num_choices(self) -> int:
         """Samples of all prompts."""
         return len(self._tallies)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the next news, or their end, are there already."""
+        return self._stream.has_next
 
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """News with the number of the choice that they belong to, until every choice has finished.
@@ -239,6 +244,13 @@ class Generation:
             return renamed(_in_words_of(self._body, error), self._names)
         message = f"the request failed in the engine: {output.error or 'no reason is known'}"
         return APIError(500, message, code=output.error_code or "internal_error")
+
+
+async def _prepared(
+    engine: AsyncEngine, params: SamplingParams, prompts: Sequence[PromptTokens]
+) -> tuple[SamplingParams, CheckedPrompts]:
+    """What `AsyncEngine.submit` takes, after the slow work on it."""
+    return await engine.prepare(params), await engine.check_prompts(*_columns(prompts))
 
 
 def _columns(prompts: Sequence[PromptTokens]) -> tuple[list[list[int]], list[int], list[tuple[Image, ...]]]:

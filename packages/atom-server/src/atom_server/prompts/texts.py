@@ -90,10 +90,12 @@ async def encode_prompts(
         APIError, InvalidRequestError: 400; see `encode_texts`.
     """
     state = server_state(request)
-    lists = [prompt for prompt in prompts if not isinstance(prompt, str)]
-    await until_disconnect(request, state.engine.check_token_ids(lists, name=param))
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     special, fits = body.add_special_tokens is not False, body.truncate_prompt_tokens is None
+    lists = [prompt for prompt in prompts if not isinstance(prompt, str)]
+    # Ids that are neither cut nor turned into text are checked by `Generation.submit`, which knows one name for them.
+    if lists and (with_text or not fits or param != "prompt"):
+        await until_disconnect(request, state.engine.check_token_ids(lists, name=param))
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     encoded = iter(
         await encode_texts(request, texts, add_special_tokens=special, param=param, has_to_fit=fits) if texts else ()
     )

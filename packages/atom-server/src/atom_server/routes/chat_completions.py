@@ -23,6 +23,7 @@ from atom_server.generation.reply_plan import ReplyPlan, encode_chat, plan_reply
 from atom_server.generation.reply_reader import ReplyReader
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
+from atom_server.routes.plain_route import PlainRoute
 from atom_server.schemas.answers import (
     ChatChoice,
     ChatChunk,
@@ -33,7 +34,7 @@ from atom_server.schemas.answers import (
 )
 from atom_server.schemas.chat import ChatCompletionRequest
 
-router = APIRouter(tags=["chat"])
+router = APIRouter(tags=["chat"], route_class=PlainRoute)
 
 
 @router.post("/v1/chat/completions", response_class=Response, openapi_extra=described(ChatCompletionRequest))

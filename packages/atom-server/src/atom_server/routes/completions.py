@@ -18,10 +18,11 @@ from atom_server.generation.generation import Generation, check_room
 from atom_server.prompts.texts import encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
+from atom_server.routes.plain_route import PlainRoute
 from atom_server.schemas.answers import TextChoice, TextCompletion
 from atom_server.schemas.completions import CompletionRequest
 
-router = APIRouter(tags=["completions"])
+router = APIRouter(tags=["completions"], route_class=PlainRoute)
 
 
 @router.post("/v1/completions", response_class=Response, openapi_extra=described(CompletionRequest))

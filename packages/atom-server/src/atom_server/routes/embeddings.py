@@ -24,11 +24,12 @@ from atom_server.prompts.one_of_two import encode_text_or_picture
 from atom_server.prompts.texts import PromptTokens, cut_prompt, encode_prompts
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
+from atom_server.routes.plain_route import PlainRoute
 from atom_server.schemas.embeddings import EmbeddingRequest
 from atom_server.schemas.fields.unsupported import refuse_unsupported
 from atom_server.state import ServerState
 
-router = APIRouter(tags=["embeddings"])
+router = APIRouter(tags=["embeddings"], route_class=PlainRoute)
 
 # Nothing is generated; the parameters are only checked.
 _PARAMS = SamplingParams(max_tokens=0)

@@ -22,9 +22,10 @@ from atom_server.generation.reply_reader import ReplyReader, read_whole
 from atom_server.prompts.conversation import tokens_with_pictures
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
+from atom_server.routes.plain_route import PlainRoute
 from atom_server.schemas.messages import CountTokensRequest, MessagesRequest
 
-router = APIRouter(tags=["messages"])
+router = APIRouter(tags=["messages"], route_class=PlainRoute)
 
 
 @router.post("/v1/messages", response_class=Response, openapi_extra=described(MessagesRequest))

@@ -23,10 +23,11 @@ from atom_server.responses.store import StoredResponse
 from atom_server.responses.writer import ResponseWriter
 from atom_server.routes.accepted import accepted
 from atom_server.routes.openapi import described
+from atom_server.routes.plain_route import PlainRoute
 from atom_server.schemas.create_response import CreateResponseRequest
 from atom_server.state import ServerState, server_state
 
-router = APIRouter(tags=["responses"])
+router = APIRouter(tags=["responses"], route_class=PlainRoute)
 
 Items = list[dict[str, Any]]
 _STREAM = "text/event-stream"

@@ -124,8 +124,8 @@ class GenerationRequest(PromptRequest):
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:
         """The engine's parameters for this request; `overrides` are those that chat and text spell differently."""
-        same = (name for name in SamplingParams.__struct_fields__ if name in type(self).model_fields)
-        values: dict[str, Any] = {name: getattr(self, name) for name in same}
+        own = vars(self)
+        values: dict[str, Any] = {name: own[name] for name in SamplingParams.__struct_fields__ if name in own}
         values |= {name: values[name] or None for name in ("logit_bias", "stop_token_ids", "bad_words")}
         values |= {
             "stop_strings": self.stop or None,
