@@ -24,8 +24,6 @@ class Chunk(msgspec.Struct):
 class Ended:
     """Stands where a generation stands: notes how it was ended."""
 
-    has_next = False
-
     def __init__(self) -> None:
         self.done: list[str] = []
 
@@ -91,18 +89,6 @@ async def test_a_stream_ends_with_a_mark_and_says_that_it_is_not_to_be_kept():
     assert [message["more_body"] for message in bodies] == [True, True, False]
     assert exchange.generation.done == ["reported 200", "closed"]
     assert exchange.were_closed
-
-
-async def test_events_that_are_there_together_are_sent_together_sixteen_at_most():
-    exchange = Exchange(numbers(*range(20)))
-    exchange.generation.has_next = True
-    told = await exchange.run()
-    assert [json.loads(line.removeprefix(b"data: "))["n"] for line in told.split(b"\n\n")[:20]] == [*range(20)]
-    _, first, last = exchange.sent
-    assert (first["body"].count(b"data: "), last["body"].count(b"data: ")) == (16, 5)
-    exchange = Exchange(numbers(1, 2, -1), failure=lambda error: b"failed ")
-    exchange.generation.has_next = True
-    assert await exchange.run() == event(Chunk(1)) + event(Chunk(2)) + b"failed " + DONE
 
 
 async def test_an_error_is_the_last_event_but_the_mark():

@@ -81,6 +81,12 @@ def test_the_event_loop_is_not_left_for_a_few_token_ids(server, counts):
     assert set(counts) == {loop_thread(server)}
 
 
+@pytest.mark.parametrize(("more", "num_read"), [({}, 3 + 3), ({"truncate_prompt_tokens": 2}, 3 + 2 + 2)])
+def test_ids_are_checked_once_and_copied_once_unless_they_are_cut(server, counts, more, num_read):
+    assert server.post("/v1/completions", prompt=[5, 6, 7], max_tokens=1, **more).status_code == 200
+    assert counts.total() == num_read
+
+
 def test_a_thread_goes_through_a_slice_of_token_ids_at_a_time():
     """A longer slice would keep the event loop from running for as long."""
     slices = []

@@ -10,7 +10,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from atom_core.engine.outputs.request_stream import MAX_NEWS_IN_A_ROW
 from atom_server.connections.disconnect import while_connected
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError, as_api_error
 from atom_server.generation.generation import Generation
@@ -30,8 +29,7 @@ def event(chunk: Any) -> bytes:
 
 
 class EventStream(Response):
-    """Sends `events` until they end or the client goes away, then closes `generation`. Those that are there together
-    are sent together.
+    """Sends `events` until they end or the client goes away, then closes `generation`.
 
     An exception in `events` becomes an event of its own: the status was sent long before.
 
@@ -79,17 +77,13 @@ class EventStream(Response):
 
     async def _send_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        held: list[bytes] = []
         try:
             async for data in self._events:
-                held.append(data)
-                if not self._generation.has_next or len(held) >= MAX_NEWS_IN_A_ROW:
-                    data, held = b"".join(held), []
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                await send({"type": "http.response.body", "body": data, "more_body": True})
             last = self._end
         except Exception as error:
             last = self._failure(as_api_error(error)) + self._end
-        await send({"type": "http.response.body", "body": b"".join(held) + last, "more_body": False})
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 def _error_event(error: APIError) -> bytes:

@@ -16,7 +16,7 @@ MAX_PROMPTS = 2048
 def list_of_prompts(value: Any) -> Any:
     """Each of the four forms as a list of prompts, every one a string or a list.
 
-    Lists of ids may be long: what they hold is looked at beside the event loop, by `encode_prompts`.
+    Lists of ids may be long: what they hold is looked at later, beside the event loop.
     """
     if isinstance(value, str):
         return [value]

@@ -61,11 +61,6 @@ class RequestStream:
         self._arrived.set()
         return self._num_open == 0
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the next news, or their end, are there already."""
-        return bool(self._outputs) or self._closed or self._num_open == 0
-
     def __aiter__(self) -> RequestStream:
         return self
 
@@ -74,7 +69,7 @@ class RequestStream:
             self._num_in_a_row = 0
             await asyncio.sleep(0)
         while not self._outputs:
-            if self.has_next:
+            if self._closed or self._num_open == 0:
                 raise StopAsyncIteration
             self._num_in_a_row = 0
             self._arrived.clear()
