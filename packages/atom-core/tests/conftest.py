@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from atom_core import LLMEngine
+from shared_ranks import SharedRanks
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -34,3 +35,11 @@ def engine(tiny_llama: Path) -> Iterator[LLMEngine]:
     """One engine for the tests of a module that change nothing about it."""
     with LLMEngine(str(tiny_llama), **SMALL) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[SharedRanks]:
+    """Two processes that share models by tensors: to start them takes longer than most tests of them."""
+    processes = SharedRanks(tensor_parallel_size=2)
+    yield processes
+    processes.end()

@@ -10,6 +10,8 @@ import torch
 from atom_core import InvalidRequestError, LLMEngine
 from atom_core.config.options import ConfigError
 from atom_core.errors import AdapterError
+from shared_ranks import SharedRanks
+from shared_ranks import make_engine as over_ranks
 from tiny_encoders import make_encoder, rewrite_config
 from tiny_jina import FAMILY, TASKS, make_jina, merged
 
@@ -69,9 +71,9 @@ def test_a_task_that_the_model_has_not_is_refused_and_those_that_it_has_are_name
         other.embed("the sea", task="separation")
 
 
-def test_ranks_share_a_model_and_its_tasks(expected, tmp_path: Path):
+def test_ranks_share_a_model_and_its_tasks(expected, ranks: SharedRanks, tmp_path: Path):
     make_jina(tmp_path, "jina")
-    with make_engine(tmp_path, tensor_parallel_size=2) as engine:
+    with over_ranks(tmp_path, ranks, num_kv_blocks=None) as engine:
         found = torch.tensor(engine.embed(PROMPTS, task="text-matching"))
     torch.testing.assert_close(found, torch.stack(expected["text-matching"]), atol=2e-5, rtol=1e-4)
 

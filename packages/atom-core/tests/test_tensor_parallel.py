@@ -52,13 +52,6 @@ BY_FOUR = [
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[SharedRanks]:
-    processes = SharedRanks(tensor_parallel_size=2)
-    yield processes
-    processes.end()
-
-
-@pytest.fixture(scope="module")
 def four_ranks() -> Iterator[SharedRanks]:
     processes = SharedRanks(tensor_parallel_size=4)
     yield processes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +140,6 @@ def test_a_step_encodes_as_many_pictures_as_have_patches_for_it(dual, budget: in
     args = EngineArgs(model=str(dual[0]), max_num_batched_tokens=budget)
     config = resolve_config(args, open_checkpoint(dual[0]), detect_platform())
     assert config.scheduler.max_num_image_tokens == pictures
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[SharedRanks]:
-    processes = SharedRanks(tensor_parallel_size=2)
-    yield processes
-    processes.end()
 
 
 def test_two_ranks_share_the_tower_of_texts_and_have_that_of_pictures_each(dual, ranks: SharedRanks):

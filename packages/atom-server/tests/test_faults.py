@@ -35,8 +35,15 @@ def injected(tmp_path):
 
 @pytest.fixture
 def short_grace(injected):
-    """Variables with which a server waits a moment, and not seconds, for an engine that does not end."""
-    return injected("from atom_core.engine.process import supervisor; supervisor.STOP_GRACE_SECONDS = 0.2")
+    """Variables with which a server waits a moment, and not seconds, for an engine that answers nothing."""
+    return injected("""
+        import sys
+        if "serve" in sys.orig_argv:  # it is imported by no other process: that would take longer than it saves
+            from atom_core.engine.process import supervisor
+            from atom_server import lifecycle
+            supervisor.STOP_GRACE_SECONDS = 0.2
+            lifecycle._GRACE_S = 0.5
+    """)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""A server whose model's folder is read by its own code: the banner names the files, and no client runs them."""
+"""A server whose model's folder is read by its own code: the banner names the files, and no client runs them.
+
+One that was not told to run code is asked in test_serving_process.py, where one runs.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,3 @@ def test_the_banner_names_the_files_that_ran_and_no_request_runs_them(
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
     assert list(made.glob("atom-folder-code-*")) == []
-
-
-def test_a_server_that_was_not_told_to_runs_no_code_and_says_nothing_of_it(serve_process: Callable[..., Any]):
-    with serve_process() as running:
-        assert [line for line in running.lines if line.split()[:1] == ["code"]] == []
-        assert httpx.post(f"{running.url}/v1/completions", json=ASKED).status_code == 200

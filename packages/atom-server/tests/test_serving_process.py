@@ -156,6 +156,11 @@ def test_the_banner_tells_what_runs(open_server):
     assert f"{open_server.url}/docs" in open_server.text
 
 
+def test_a_server_that_was_not_told_to_runs_no_code_of_a_folder_and_says_nothing_of_it(open_server):
+    assert [line for line in open_server.lines if line.split()[:1] == ["code"]] == []
+    assert post(open_server, max_tokens=4, temperature=0, trust_remote_code=True).status_code == 200
+
+
 def test_sigterm_during_the_start_ends_it_cleanly(tiny_llama):
     command = [sys.executable, "-m", "atom_server", "serve", "--model", str(tiny_llama), "--server-port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
