@@ -15,19 +15,21 @@ from atom_kernels.linear.triton.skinny_configs import SkinnyConfig, default_conf
 from atom_kernels.platform import Platform
 from atom_kernels.tuned.sizes import sizes
 
-# block_m, block_n, block_k, num_warps, num_stages.
+# Rows, outputs and inputs of a tile, then warps and stages.
 Shape = tuple[int, ...]
 
-# Inputs and outputs of the smallest tile of up to 64 rows.
+# The smallest tile of up to 64 rows has so many outputs, and so many inputs.
 _SMALLEST = 64
-# Programs for each processor: one round has so many at least, and more if each has many inputs; splits that cannot make
-# one round make so many.
+# One round has at least so many programs for each processor, or more if each program has many inputs. Splits that
+# cannot make one round make at least `_LEAST_OF_MORE`.
 _LEAST_OF_A_ROUND, _LEAST_OF_A_LONG_ROUND, _LONG = 0.68, 0.8, 8192
 _LEAST_OF_MORE = 1.3
 _MOST_SPLITS = 8
-# For up to so many rows splits that make no round are quicker than the library. Parts of few inputs are only then.
+# Up to `_FEW_ROWS` splits that make no round are quicker than the library, and up to the other number parts may have
+# fewer steps than a program has on the way.
 _FEW_ROWS, _ROWS_OF_SHORT_PARTS = 16, 32
-# By the most rows: shapes for one round, and for more programs. The first that a processor's memory holds is taken.
+# Shapes by the most rows that they serve, first those for one round, then those for more programs. The first that a
+# processor's memory holds is taken.
 _PLAIN = {
     16: (sizes("16x64x256x4x3 16x64x128x4x5 16x64x64x4x8"), sizes("16x64x128x4x5 16x64x64x4x8")),
     32: (sizes("32x64x128x4x5 32x64x64x4x8"), sizes("32x64x64x4x8")),
@@ -39,19 +41,19 @@ _GATED = {
     32: (sizes("32x64x128x4x5 32x64x64x4x8"),) * 2,
     64: (sizes("64x64x128x4x4 64x64x64x4x8"),) * 2,
 }
-# Up to so many rows some tiles are quicker than the library if their programs make whole rounds, and no more than so
-# many; the last round is whole with so many programs for each processor. With an activation there are more of them.
+# Up to `_MOST_ROWS` these tiles are quicker than the library if their programs make at most so many rounds, and whole
+# ones: with at least `_WHOLE` of the programs that would fill them. The key says whether there is an activation.
 _MOST_ROWS, _WHOLE = 128, 0.8
 _ROUNDS = {
     False: ((1, (128, 64, 64, 8, 8)),),
     True: ((2, (128, 128, 64, 8, 4)), (1, (128, 64, 128, 4, 3)), (1, (64, 64, 128, 4, 4))),
 }
-# Up to 16 rows are normed by the programs themselves, if their steps are so long: of short ones each would wait for it.
+# Programs with so long steps norm their rows themselves. With shorter ones each step would wait for the norm.
 _NORMED_STEP = 256
 # Bytes of weights that a program asks for while the kernel before still runs.
 _AHEAD_BYTES = 32768
-# One row: with so many inputs and few outputs, two programs share an output; of a few more programs than processors
-# most wait; heads, which have so many programs for each processor, are quickest on tensor cores.
+# One row has rules of its own. Two programs share an output where inputs are many and outputs few. Small programs are
+# made where there would be a few more of them than processors. Heads have so many that tensor cores are quickest.
 _MANY_INPUTS, _FEW_OUTPUTS = range(6144, 12289), range(1024, 4097)
 _FEW_MORE = 1.6
 _HEAD, _PROGRAMS_OF_A_HEAD = (16, 128, 128, 8, 3), 2.5
@@ -84,7 +86,7 @@ def _of_one_row(problem: LinearProblem, platform: Platform) -> SkinnyConfig | No
     """None for the one of all platforms, whose programs have eight outputs, or four under an activation."""
     inputs, each = problem.in_features, _each(problem, (1, 8), 1, platform)
     if problem.gated:
-        # A step for each part of so few inputs costs more than the loads of a longer one.
+        # So few inputs take one or two long steps in less time than several short ones.
         return SkinnyConfig(1, 8, 1024, 1, 4, 1, 1) if inputs in (1024, 2048) else None
     if inputs in _MANY_INPUTS and problem.out_features in _FEW_OUTPUTS:
         return SkinnyConfig(1, 16, 512, 2, 4, 1, 2)
