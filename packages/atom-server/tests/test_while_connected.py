@@ -73,3 +73,18 @@ async def test_a_fault_of_the_work_is_the_callers():
 
     with pytest.raises(ValueError, match="no"):
         await while_connected(Client().receive, work())
+
+
+async def test_a_client_that_leaves_as_the_work_ends_ends_nothing_that_the_task_does_next():
+    client, may_end = Client(), asyncio.Event()
+
+    def leave_and_end() -> None:
+        client.left.set()
+        may_end.set()
+
+    asyncio.get_running_loop().call_later(0.01, leave_and_end)
+    await while_connected(client.receive, may_end.wait())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    with pytest.raises(ClientDisconnect):
+        await while_connected(client.receive, asyncio.sleep(1000))

@@ -33,11 +33,12 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """
     task = asyncio.current_task()
     leaving = asyncio.ensure_future(_disconnected(receive))
-    has_left = False
+    has_left = has_ended = False
 
     def on_left(_: object) -> None:
         nonlocal has_left
-        if task is not None and not leaving.cancelled():
+        # It may be called when `work` has ended in the same turn of the loop: the task is at something else then.
+        if task is not None and not has_ended and not leaving.cancelled():
             has_left = True
             task.cancel()
 
@@ -50,9 +51,9 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             raise ClientDisconnect from None
         raise
     finally:
+        has_ended = True
         if has_left and task is not None:
             task.uncancel()
-        leaving.remove_done_callback(on_left)
         leaving.cancel()
 
 
