@@ -7,11 +7,14 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
+from atom_core.engine.outputs.request_stream import MAX_NEWS_IN_A_ROW
 from atom_server.answers.streaming import DONE, EventStream, event, named_event
 from atom_server.errors import APIError
+from atom_server.generation.generation import Generation
 from atom_server.output.harmony import HarmonyParser
 from atom_server.output.schema_types import property_types
 from atom_server.output.tagged_arguments import json_value
@@ -23,6 +26,8 @@ class Chunk(msgspec.Struct):
 
 class Ended:
     """Stands where a generation stands: notes how it was ended."""
+
+    has_next = False
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -89,6 +94,75 @@ async def test_a_stream_ends_with_a_mark_and_says_that_it_is_not_to_be_kept():
     assert [message["more_body"] for message in bodies] == [True, True, False]
     assert exchange.generation.done == ["reported 200", "closed"]
     assert exchange.were_closed
+
+
+async def test_events_that_are_there_together_are_sent_together_a_few_at_most():
+    exchange = Exchange(numbers(*range(MAX_NEWS_IN_A_ROW + 2)))
+    exchange.generation.has_next = True
+    told = await exchange.run()
+    assert [json.loads(line.removeprefix(b"data: "))["n"] for line in told.split(b"\n\n")[:-2]] == [
+        *range(MAX_NEWS_IN_A_ROW + 2)
+    ]
+    _, first, last = exchange.sent
+    assert (first["body"].count(b"data: "), last["body"].count(b"data: ")) == (MAX_NEWS_IN_A_ROW, 3)
+    exchange = Exchange(numbers(1, 2, -1), failure=lambda error: b"failed ")
+    exchange.generation.has_next = True
+    assert await exchange.run() == event(Chunk(1)) + event(Chunk(2)) + b"failed " + DONE
+
+
+async def test_an_event_is_sent_as_soon_as_the_news_behind_it_tell_nothing_and_no_others_are_there():
+    sent_before_the_end: list[int] = []
+
+    async def events():
+        exchange.generation.has_next = True
+        yield event(Chunk(1))
+        exchange.generation.has_next = False
+        yield b""
+        sent_before_the_end.append(len(exchange.sent))
+        yield b""
+
+    exchange = Exchange(events())
+    assert await exchange.run() == event(Chunk(1)) + DONE
+    assert sent_before_the_end == [2]
+    assert len(exchange.sent) == 3
+
+
+ASKED = {"max_tokens": 6, "stream": True}
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", ASKED | {"prompt": "hi"}),
+        ("/v1/chat/completions", ASKED | {"messages": MESSAGES}),
+        ("/v1/messages", ASKED | {"messages": MESSAGES}),
+        ("/v1/responses", {"max_output_tokens": 6, "stream": True, "input": "hi"}),
+    ],
+)
+def test_every_route_gives_bytes_for_each_piece_of_news_also_where_it_tells_nothing(server, monkeypatch, path, body):
+    news, given = [], []
+    outputs, make = Generation.outputs, EventStream.__init__
+
+    async def of_no_text(self):
+        async for index, output in outputs(self):
+            news.append(output)
+            yield index, output if output.finished else msgspec.structs.replace(output, text_delta="")
+
+    async def noted(events):
+        async for data in events:
+            given.append(data)
+            yield data
+
+    def noting(self, request, generation, events, **options):
+        make(self, request, generation, noted(events), **options)
+
+    monkeypatch.setattr(Generation, "outputs", of_no_text)
+    monkeypatch.setattr(EventStream, "__init__", noting)
+    answer = httpx.post(server.url + path, json=body | {"model": server.state.model_name}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert len(given) >= len(news) > 1
+    assert given.count(b"") >= len(news) - 2
 
 
 async def test_an_error_is_the_last_event_but_the_mark():

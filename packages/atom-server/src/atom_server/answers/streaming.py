@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from atom_core.engine.outputs.request_stream import MAX_NEWS_IN_A_ROW
 from atom_server.connections.disconnect import while_connected
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError, as_api_error
 from atom_server.generation.generation import Generation
@@ -30,6 +31,9 @@ def event(chunk: Any) -> bytes:
 
 class EventStream(Response):
     """Sends `events` until they end or the client goes away, then closes `generation`.
+
+    Events of news that are there together are sent together. So `events` gives bytes for each piece of news, which are
+    empty where nothing is to be told of it.
 
     An exception in `events` becomes an event of its own: the status was sent long before.
 
@@ -77,13 +81,19 @@ class EventStream(Response):
 
     async def _send_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        held: list[bytes] = []
         try:
             async for data in self._events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                held.append(data)
+                if self._generation.has_next and len(held) < MAX_NEWS_IN_A_ROW:
+                    continue
+                if data := b"".join(held):
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                held.clear()
             last = self._end
         except Exception as error:
             last = self._failure(as_api_error(error)) + self._end
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+        await send({"type": "http.response.body", "body": b"".join(held) + last, "more_body": False})
 
 
 def _error_event(error: APIError) -> bytes:

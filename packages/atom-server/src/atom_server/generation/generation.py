@@ -133,6 +133,11 @@ class Generation:
         """Samples of all prompts."""
         return len(self._tallies)
 
+    @property
+    def has_next(self) -> bool:
+        """Whether the next news, or their end, are there already."""
+        return self._stream.has_next
+
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """News with the number of the choice that they belong to, until every choice has finished.
 

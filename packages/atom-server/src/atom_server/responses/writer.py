@@ -63,8 +63,7 @@ class ResponseWriter:
         reason: str | None = None
         try:
             async for _, output in generation.outputs():
-                if data := self._take(output.text_delta, len(output.output_tokens), output.logprobs or ()):
-                    yield data
+                yield self._take(output.text_delta, len(output.output_tokens), output.logprobs or ())
                 reason = output.finish_reason
         except Exception as error:
             failed = self.unfinished("failed", as_api_error(error))

@@ -147,7 +147,6 @@ async def _events(
             reason = "length" if output.finish_reason == "length" else ended
             stop_reason = UNSET if output.stop_reason is None else output.stop_reason
             data += chunk([ChatChunkChoice(index, Delta(), finish_reason=reason, stop_reason=stop_reason)])
-        if data:
-            yield data
+        yield data
     if wants_usage:
         yield chunk([], with_usage=True)

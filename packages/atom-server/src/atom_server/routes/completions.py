@@ -68,7 +68,6 @@ async def _events(generation: Generation, body: CompletionRequest, writer: TextW
 
     async for index, output in generation.outputs():
         choice = writer.news(index, output)
-        if choice is not None:
-            yield chunk([choice])
+        yield b"" if choice is None else chunk([choice])
     if wants_usage:
         yield chunk([], with_usage=True)

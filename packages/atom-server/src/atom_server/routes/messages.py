@@ -70,8 +70,7 @@ async def _events(generation: Generation, reader: ReplyReader, writer: MessageWr
         data += writer.take(parts)
         if output.finished:
             data += writer.end_blocks() + writer.stop(output.finish_reason, output.stop_reason)
-        if data:
-            yield data
+        yield data
 
 
 def _failure(error: APIError) -> bytes:

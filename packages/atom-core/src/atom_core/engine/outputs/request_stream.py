@@ -9,8 +9,8 @@ from weakref import WeakSet
 
 from atom_core.messages import RequestOutput
 
-# After so many news in a row, others on the event loop get their turn.
-MAX_NEWS_IN_A_ROW = 16
+# After so many news in a row, others on the event loop get their turn. Hundreds of streams may be as far behind.
+MAX_NEWS_IN_A_ROW = 4
 
 
 class Unread:
@@ -61,15 +61,25 @@ class RequestStream:
         self._arrived.set()
         return self._num_open == 0
 
+    @property
+    def has_next(self) -> bool:
+        """Whether the next news, or their end, are there already."""
+        return bool(self._outputs) or self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether no news will come."""
+        return self._closed or self._num_open == 0
+
     def __aiter__(self) -> RequestStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        if self._num_in_a_row >= MAX_NEWS_IN_A_ROW:
+        if self._outputs and self._num_in_a_row >= MAX_NEWS_IN_A_ROW:
             self._num_in_a_row = 0
             await asyncio.sleep(0)
         while not self._outputs:
-            if self._closed or self._num_open == 0:
+            if self._has_ended:
                 raise StopAsyncIteration
             self._num_in_a_row = 0
             self._arrived.clear()
