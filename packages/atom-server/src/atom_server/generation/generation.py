@@ -220,7 +220,7 @@ class Generation:
         before = self._tallies.num_tokens
         gap = self._tallies.count(prompt_index * self.n + output.index, output)
         num_new = self._tallies.num_tokens - before
-        self._state.metrics.take_news(self._stream.engines[prompt_index], num_new, gap)
+        self._state.metrics.tokens.take(self._stream.engines[prompt_index], num_new, gap)
         self._state.rates.take_output(self._caller, num_new)
         self.kv_transfer_params = output.kv_transfer_params or self.kv_transfer_params
         if output.index == 0:
