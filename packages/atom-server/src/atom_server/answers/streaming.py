@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
@@ -71,7 +72,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._send_events(send))
+            # A task of its own: waking this one for each token would go through all that has called it.
+            await while_connected(receive, asyncio.ensure_future(self._send_events(send)))
         except ClientDisconnect:
             self._record.status = CLIENT_CLOSED_REQUEST
         finally:

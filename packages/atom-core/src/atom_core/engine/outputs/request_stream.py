@@ -49,8 +49,9 @@ class RequestStream:
         self._on_close = on_close
         self._outputs: deque[RequestOutput] = deque()
         self._num_in_a_row = 0
-        self._arrived = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        # What the reader waits for where nothing is there; an `asyncio.Event` would cost as much as all else here.
+        self._arrival: asyncio.Future[None] | None = None
         self._closed = False
 
     def put(self, output: RequestOutput) -> bool:
@@ -58,7 +59,7 @@ class RequestStream:
         self._outputs.append(output)
         self._count(_size(output))
         self._num_open -= output.finished
-        self._arrived.set()
+        self._wake()
         return self._num_open == 0
 
     @property
@@ -82,8 +83,8 @@ class RequestStream:
             if self._has_ended:
                 raise StopAsyncIteration
             self._num_in_a_row = 0
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._arrival = self._loop.create_future()
+            await self._arrival
         self._num_in_a_row += 1
         output = self._outputs.popleft()
         self._count(-_size(output))
@@ -100,7 +101,7 @@ class RequestStream:
         self._outputs.append(failure)
         self._count(_size(failure))
         self._on_close(self.request_ids)
-        self._arrived.set()
+        self._wake()
 
     async def aclose(self) -> None:
         """End the iteration; samples that are still open are aborted."""
@@ -110,7 +111,11 @@ class RequestStream:
             self._count(-self.num_unread)
             if self._num_open:
                 self._on_close(self.request_ids)
-        self._arrived.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     def _count(self, size: int) -> None:
         self.num_unread += size
@@ -125,5 +130,9 @@ class RequestStream:
 
 def _size(output: RequestOutput) -> int:
     """Tokens and log-probabilities of news."""
-    lists = (output.logprobs, output.prompt_logprobs)
-    return 1 + len(output.output_tokens) + sum(len(entries) * (1 + len(entries[0].top)) for entries in lists if entries)
+    logprobs, prompt_logprobs = output.logprobs, output.prompt_logprobs
+    size = 1 + len(output.output_tokens)
+    if logprobs is prompt_logprobs is None:
+        return size  # most news
+    lists = (logprobs, prompt_logprobs)
+    return size + sum(len(entries) * (1 + len(entries[0].top)) for entries in lists if entries)
