@@ -62,33 +62,19 @@ class RequestStream:
         self._wake()
         return self._num_open == 0
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the next news, or their end, are there already."""
-        return bool(self._outputs) or self._has_ended
-
-    @property
-    def _has_ended(self) -> bool:
-        """Whether no news will come."""
-        return self._closed or self._num_open == 0
-
     def __aiter__(self) -> RequestStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        if self._outputs and self._num_in_a_row >= MAX_NEWS_IN_A_ROW:
-            self._num_in_a_row = 0
-            await asyncio.sleep(0)
-        while not self._outputs:
-            if self._has_ended:
-                raise StopAsyncIteration
-            self._num_in_a_row = 0
-            self._arrival = self._loop.create_future()
-            await self._arrival
-        self._num_in_a_row += 1
-        output = self._outputs.popleft()
-        self._count(-_size(output))
-        return output
+        if not await self._has_next():
+            raise StopAsyncIteration
+        return self._pop()
+
+    async def together(self) -> list[RequestOutput]:
+        """The next news and those that are there with it, a few at most; none after the last."""
+        if not await self._has_next():
+            return []
+        return [self._pop() for _ in range(min(len(self._outputs), MAX_NEWS_IN_A_ROW - self._num_in_a_row))]
 
     def give_up(self, error: str) -> None:
         """Drop unread news, abort open samples, and leave an error in their place."""
@@ -112,6 +98,25 @@ class RequestStream:
             if self._num_open:
                 self._on_close(self.request_ids)
         self._wake()
+
+    async def _has_next(self) -> bool:
+        """Wait for news; False if none will come."""
+        if self._outputs and self._num_in_a_row >= MAX_NEWS_IN_A_ROW:
+            self._num_in_a_row = 0
+            await asyncio.sleep(0)
+        while not self._outputs:
+            if self._closed or self._num_open == 0:
+                return False
+            self._num_in_a_row = 0
+            self._arrival = self._loop.create_future()
+            await self._arrival
+        return True
+
+    def _pop(self) -> RequestOutput:
+        self._num_in_a_row += 1
+        output = self._outputs.popleft()
+        self._count(-_size(output))
+        return output
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
