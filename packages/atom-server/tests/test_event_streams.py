@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
+from atom_core.engine.outputs.request_stream import RequestStream
 from atom_server.answers.streaming import DONE, EventStream, EventWriter, event, named_event
 from atom_server.errors import APIError
 from atom_server.output.harmony import HarmonyParser
@@ -60,6 +63,7 @@ class Numbers(EventWriter):
     is_closed = False
 
     def take(self, index: int, output: Any) -> bytes:
+        self.task = asyncio.current_task()
         return event(Chunk(output)) if output else b""
 
     def close(self) -> None:
@@ -157,6 +161,27 @@ async def test_an_error_of_the_socket_is_not_lost():
     with pytest.raises(OSError, match="the socket is gone"):
         await exchange.run(fails=True)
     assert exchange.generation.done == ["reported 200", "closed"]
+
+
+async def test_whoever_called_the_stream_is_not_woken_for_each_token():
+    exchange = Exchange(Told([1]))
+    await exchange.run()
+    assert exchange.writer.task is not asyncio.current_task()
+
+
+def test_news_count_as_they_are_told_though_they_come_together(server, monkeypatch):
+    async def all_together(self):
+        return [output async for output in self]
+
+    monkeypatch.setattr(RequestStream, "together", all_together)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"prompt": "hi", "max_tokens": 6, "ignore_eos": True, "stream": True, "stream_options": options}
+    body = asked | {"model": server.state.model_name, "return_token_ids": True}
+    answer = httpx.post(server.url + "/v1/completions", json=body, timeout=60)
+    chunks = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n")[:-2]]
+    told = [sum(len(choice["token_ids"]) for choice in chunk["choices"]) for chunk in chunks]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [*accumulate(told)]
+    assert len(chunks) > 3
 
 
 def nested(schema: dict, times: int) -> dict:

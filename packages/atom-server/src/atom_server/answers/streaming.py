@@ -50,7 +50,7 @@ class EventWriter(ABC):
         """What is told at the end where there was an error."""
         return b"data: " + error.body() + b"\n\n" + DONE
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to do then
         """Nothing more is told, whether all has been or not."""
 
 
