@@ -15,11 +15,13 @@ import msgspec
 import pytest
 
 from atom_core.engine.outputs.request_stream import RequestStream
-from atom_server.answers.streaming import DONE, EventStream, EventWriter, event, named_event
+from atom_server.answers.streaming import DONE, EventStream, EventWriter, event, named_event, tell
 from atom_server.errors import APIError
 from atom_server.output.harmony import HarmonyParser
 from atom_server.output.schema_types import property_types
 from atom_server.output.tagged_arguments import json_value
+from atom_server.responses.event_log import EventLog
+from atom_server.responses.events import ResponseEvents
 
 
 class Chunk(msgspec.Struct):
@@ -167,6 +169,27 @@ async def test_whoever_called_the_stream_is_not_woken_for_each_token():
     exchange = Exchange(Told([1]))
     await exchange.run()
     assert exchange.writer.task is not asyncio.current_task()
+
+
+async def test_a_response_that_fails_is_kept_as_failed_with_its_events():
+    writer: Any = SimpleNamespace(
+        begin=lambda: b"begun\n\n",
+        take=lambda text, num_tokens, logprobs: b"",
+        unfinished=lambda status, error: {"status": status, "error": error.code},
+        ended=lambda response: f"{response['status']}\n\n".encode(),
+    )
+    log, kept, sent = EventLog(), [], []
+
+    async def send(data: bytes, more: bool) -> None:
+        sent.append((data, more))
+
+    told: Any = Told([-1])
+    events = ResponseEvents(writer, told, log, on_end=kept.append, on_close=log.close)
+    await tell(told, events, send)
+    events.close()
+    assert kept == [{"status": "failed", "error": "busy"}]
+    assert sent == [(b"begun\n\n", True), (b"failed\n\n", False)]
+    assert [data async for data in log.follow()] == [b"begun\n\n", b"failed\n\n"]
 
 
 def test_news_count_as_they_are_told_though_they_come_together(server, monkeypatch):
