@@ -33,7 +33,7 @@ def counting_us(batch_size: int, step_ms: float) -> dict[str, float]:
     written for the server.
     """
     metrics = _metrics()
-    token = _us(lambda: metrics.take_news(0, 1, 0.01))
+    token = _us(lambda: metrics.tokens.take(0, 1, 0.01))
     look = _us(lambda: metrics.loop_lag.observe(0.0001))
     options = argparse.Namespace(context=16, vocab_size=64, threads=1)
     core = overhead.make_engine(batch_size, 64, options=options)

@@ -164,6 +164,25 @@ async def test_whoever_reads_much_news_lets_others_have_their_turn():
     other.cancel()
 
 
+async def test_news_that_are_there_come_together_a_few_at_most_and_none_after_the_last():
+    opened = OpenRequests(None, lambda ids: None)
+    stream = opened.add(make_inputs_of("a"))
+    news = [make_output(stream.request_ids[0], [token]) for token in range(MAX_NEWS_IN_A_ROW + 2)]
+    opened.take(news)
+    first = [output.output_tokens for output in await stream.together()]
+    assert first == [[token] for token in range(MAX_NEWS_IN_A_ROW)]
+    assert [output.output_tokens for output in await stream.together()] == [
+        [MAX_NEWS_IN_A_ROW],
+        [MAX_NEWS_IN_A_ROW + 1],
+    ]
+    waiting = asyncio.ensure_future(stream.together())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    opened.take([msgspec.structs.replace(news[0], finish_reason="length")])
+    assert [output.finished for output in await waiting] == [True]
+    assert await stream.together() == []
+
+
 def test_what_crosses_to_the_engine_holds_each_prompt_and_the_parameters_once():
     params = SamplingParams(max_tokens=8, n=64, allowed_token_ids=list(range(900)))
     submission = make_inputs().process([[5] * 400] * 10, params)

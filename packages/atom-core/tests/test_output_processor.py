@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atom_core import SamplingParams
+from atom_core.engine.outputs import output_processor
 from atom_core.engine.outputs.output_processor import OutputProcessor
 from atom_core.messages import EngineOutput, EngineRequest, RequestOutput, TokenLogprobs
 from atom_core.tokenization import Tokenizer
@@ -46,6 +47,13 @@ def test_tokens_are_counted_from_the_first_to_the_last_and_the_prompt_once(token
     assert [output.output_tokens for output in outputs] == [[9], [10, 11], [12]]
     assert [output.finished for output in outputs] == [False, False, True]
     assert [output.finish_reason for output in outputs] == [None, None, "length"]
+
+
+def test_nothing_is_made_for_the_text_of_a_sample_that_ends_before_its_first_token(tokenizer, monkeypatch):
+    made: list[str] = []
+    monkeypatch.setattr(output_processor, "IncrementalDetokenizer", lambda *_, **__: made.append("one"))
+    [ended] = outputs_of(opened(tokenizer, make_request()), EngineOutput("r", [], finish_reason="abort"))
+    assert (ended.finish_reason, ended.text_delta, made) == ("abort", "", [])
 
 
 def test_the_time_to_the_first_token_stays_and_the_latency_grows(tokenizer):

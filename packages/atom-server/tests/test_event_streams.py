@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,26 +14,43 @@ import httpx
 import msgspec
 import pytest
 
-from atom_core.engine.outputs.request_stream import MAX_NEWS_IN_A_ROW
-from atom_server.answers.streaming import DONE, EventStream, event, named_event
+from atom_core.engine.outputs.request_stream import RequestStream
+from atom_server.answers.streaming import DONE, EventStream, EventWriter, event, named_event, tell
 from atom_server.errors import APIError
-from atom_server.generation.generation import Generation
 from atom_server.output.harmony import HarmonyParser
 from atom_server.output.schema_types import property_types
 from atom_server.output.tagged_arguments import json_value
+from atom_server.responses.event_log import EventLog
+from atom_server.responses.events import ResponseEvents
 
 
 class Chunk(msgspec.Struct):
     n: int
 
 
-class Ended:
-    """Stands where a generation stands: notes how it was ended."""
+class Told:
+    """Stands where a generation stands: has news, and notes how it was ended. The news of a choice are numbers.
 
-    has_next = False
+    Args:
+        together: the news that are there together, one group after the other; a negative one fails.
+        then: awaited after the last.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *together: list[int], then: Callable[[], Awaitable[None]] | None = None) -> None:
         self.done: list[str] = []
+        self._together, self._then = deque(together), then
+
+    async def news(self) -> Iterator[tuple[int, Any]] | None:
+        if self._together:
+            return map(self._take, self._together.popleft())
+        if self._then is not None:
+            await self._then()
+        return None
+
+    def _take(self, number: int) -> tuple[int, Any]:
+        if number < 0:
+            raise APIError(503, "overloaded", code="busy")
+        return 0, number
 
     def report(self, record: Any) -> None:
         self.done.append(f"reported {record.status}")
@@ -39,25 +59,45 @@ class Ended:
         self.done.append("closed")
 
 
+class Numbers(EventWriter):
+    """An event for each number above 0, and nothing for 0."""
+
+    is_closed = False
+
+    def take(self, index: int, output: Any) -> bytes:
+        self.task = asyncio.current_task()
+        return event(Chunk(output)) if output else b""
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Framed(Numbers):
+    def begin(self) -> bytes:
+        return b"begin "
+
+    def end(self) -> bytes:
+        return b"end"
+
+    def fail(self, error: APIError) -> bytes:
+        return f"{error.status} {error.code}".encode()
+
+
 class Exchange:
     """An event stream, a client that may leave, and what reached it."""
 
-    def __init__(self, events, **options: Any) -> None:
+    def __init__(self, told: Told, writer: Numbers | None = None, **options: Any) -> None:
         self.sent: list[dict] = []
         self.left = asyncio.Event()
-        self.generation = Ended()
+        self.generation, self.writer = told, writer or Numbers()
         self.record = SimpleNamespace(status=200)
-        self.were_closed = False
         request: Any = SimpleNamespace(state=SimpleNamespace(record=self.record))
-        generation: Any = self.generation
-        self._stream = EventStream(request, generation, self._closing(events), **options)
+        generation: Any = told
+        self._stream = EventStream(request, generation, self.writer, **options)
 
-    async def _closing(self, events):
-        try:
-            async for data in events:
-                yield data
-        finally:
-            self.were_closed = True
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message["body"] for message in self.sent[1:]]
 
     async def run(self, *, fails: bool = False) -> bytes:
         async def receive():
@@ -70,18 +110,11 @@ class Exchange:
             self.sent.append(message)
 
         await self._stream({"type": "http"}, receive, send)
-        return b"".join(message.get("body", b"") for message in self.sent)
-
-
-async def numbers(*values: int):
-    for value in values:
-        if value < 0:
-            raise APIError(503, "overloaded", code="busy")
-        yield event(Chunk(value))
+        return b"".join(self.bodies)
 
 
 async def test_a_stream_ends_with_a_mark_and_says_that_it_is_not_to_be_kept():
-    exchange = Exchange(numbers(1, 2), headers={"x-more": "5"})
+    exchange = Exchange(Told([1], [2]), headers={"x-more": "5"})
     assert await exchange.run() == b'data: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
     first, *bodies = exchange.sent
     headers = dict(first["headers"])
@@ -93,107 +126,85 @@ async def test_a_stream_ends_with_a_mark_and_says_that_it_is_not_to_be_kept():
     assert b"content-length" not in headers
     assert [message["more_body"] for message in bodies] == [True, True, False]
     assert exchange.generation.done == ["reported 200", "closed"]
-    assert exchange.were_closed
+    assert exchange.writer.is_closed
 
 
-async def test_events_that_are_there_together_are_sent_together_a_few_at_most():
-    exchange = Exchange(numbers(*range(MAX_NEWS_IN_A_ROW + 2)))
-    exchange.generation.has_next = True
-    told = await exchange.run()
-    assert [json.loads(line.removeprefix(b"data: "))["n"] for line in told.split(b"\n\n")[:-2]] == [
-        *range(MAX_NEWS_IN_A_ROW + 2)
-    ]
-    _, first, last = exchange.sent
-    assert (first["body"].count(b"data: "), last["body"].count(b"data: ")) == (MAX_NEWS_IN_A_ROW, 3)
-    exchange = Exchange(numbers(1, 2, -1), failure=lambda error: b"failed ")
-    exchange.generation.has_next = True
-    assert await exchange.run() == event(Chunk(1)) + event(Chunk(2)) + b"failed " + DONE
-
-
-async def test_an_event_is_sent_as_soon_as_the_news_behind_it_tell_nothing_and_no_others_are_there():
-    sent_before_the_end: list[int] = []
-
-    async def events():
-        exchange.generation.has_next = True
-        yield event(Chunk(1))
-        exchange.generation.has_next = False
-        yield b""
-        sent_before_the_end.append(len(exchange.sent))
-        yield b""
-
-    exchange = Exchange(events())
-    assert await exchange.run() == event(Chunk(1)) + DONE
-    assert sent_before_the_end == [2]
-    assert len(exchange.sent) == 3
-
-
-ASKED = {"max_tokens": 6, "stream": True}
-MESSAGES = [{"role": "user", "content": "hi"}]
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/completions", ASKED | {"prompt": "hi"}),
-        ("/v1/chat/completions", ASKED | {"messages": MESSAGES}),
-        ("/v1/messages", ASKED | {"messages": MESSAGES}),
-        ("/v1/responses", {"max_output_tokens": 6, "stream": True, "input": "hi"}),
-    ],
-)
-def test_every_route_gives_bytes_for_each_piece_of_news_also_where_it_tells_nothing(server, monkeypatch, path, body):
-    news, given = [], []
-    outputs, make = Generation.outputs, EventStream.__init__
-
-    async def of_no_text(self):
-        async for index, output in outputs(self):
-            news.append(output)
-            yield index, output if output.finished else msgspec.structs.replace(output, text_delta="")
-
-    async def noted(events):
-        async for data in events:
-            given.append(data)
-            yield data
-
-    def noting(self, request, generation, events, **options):
-        make(self, request, generation, noted(events), **options)
-
-    monkeypatch.setattr(Generation, "outputs", of_no_text)
-    monkeypatch.setattr(EventStream, "__init__", noting)
-    answer = httpx.post(server.url + path, json=body | {"model": server.state.model_name}, timeout=60)
-    assert answer.status_code == 200, answer.text
-    assert len(given) >= len(news) > 1
-    assert given.count(b"") >= len(news) - 2
+async def test_events_of_news_that_are_there_together_are_sent_together_and_none_waits_for_later_news():
+    exchange = Exchange(Told([1, 2], [0, 3], [0]))
+    await exchange.run()
+    assert exchange.bodies == [event(Chunk(1)) + event(Chunk(2)), event(Chunk(3)), DONE]
+    exchange = Exchange(Told([1], [2, 3, -1]), Framed())
+    await exchange.run()
+    assert exchange.bodies == [b"begin ", event(Chunk(1)), event(Chunk(2)) + event(Chunk(3)) + b"503 busy"]
 
 
 async def test_an_error_is_the_last_event_but_the_mark():
-    *_, told, end, rest = (await Exchange(numbers(1, -1)).run()).split(b"\n\n")
+    *_, told, end, rest = (await Exchange(Told([1], [-1])).run()).split(b"\n\n")
     assert (end, rest) == (DONE.strip(), b"")
     assert json.loads(told.removeprefix(b"data: "))["error"]["message"] == "overloaded"
-    exchange = Exchange(numbers(-1), end=b"end", failure=lambda error: f"{error.status} {error.code} ".encode())
-    assert await exchange.run() == b"503 busy end"
+    exchange = Exchange(Told([-1]), Framed())
+    assert await exchange.run() == b"begin 503 busy"
     assert exchange.generation.done == ["reported 200", "closed"]
 
 
 async def test_a_client_that_leaves_ends_the_events():
-    async def endless():
-        yield b"1"
-        await asyncio.sleep(1000)
-
-    exchange = Exchange(endless())
+    exchange = Exchange(Told([1], then=asyncio.Event().wait))
     running = asyncio.ensure_future(exchange.run())
     while len(exchange.sent) < 2:
         await asyncio.sleep(0)
     exchange.left.set()
-    assert await running == b"1"
+    assert await running == event(Chunk(1))
     assert exchange.generation.done == ["reported 499", "closed"]
-    assert exchange.were_closed
+    assert exchange.writer.is_closed
 
 
 async def test_an_error_of_the_socket_is_not_lost():
-    exchange = Exchange(numbers(1))
+    exchange = Exchange(Told([1]))
     with pytest.raises(OSError, match="the socket is gone"):
         await exchange.run(fails=True)
     assert exchange.generation.done == ["reported 200", "closed"]
+
+
+async def test_whoever_called_the_stream_is_not_woken_for_each_token():
+    exchange = Exchange(Told([1]))
+    await exchange.run()
+    assert exchange.writer.task is not asyncio.current_task()
+
+
+async def test_a_response_that_fails_is_kept_as_failed_with_its_events():
+    writer: Any = SimpleNamespace(
+        begin=lambda: b"begun\n\n",
+        take=lambda text, num_tokens, logprobs: b"",
+        unfinished=lambda status, error: {"status": status, "error": error.code},
+        ended=lambda response: f"{response['status']}\n\n".encode(),
+    )
+    log, kept, sent = EventLog(), [], []
+
+    async def send(data: bytes, more: bool) -> None:
+        sent.append((data, more))
+
+    told: Any = Told([-1])
+    events = ResponseEvents(writer, told, log, on_end=kept.append, on_close=log.close)
+    await tell(told, events, send)
+    events.close()
+    assert kept == [{"status": "failed", "error": "busy"}]
+    assert sent == [(b"begun\n\n", True), (b"failed\n\n", False)]
+    assert [data async for data in log.follow()] == [b"begun\n\n", b"failed\n\n"]
+
+
+def test_news_count_as_they_are_told_though_they_come_together(server, monkeypatch):
+    async def all_together(self):
+        return [output async for output in self]
+
+    monkeypatch.setattr(RequestStream, "together", all_together)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"prompt": "hi", "max_tokens": 6, "ignore_eos": True, "stream": True, "stream_options": options}
+    body = asked | {"model": server.state.model_name, "return_token_ids": True}
+    answer = httpx.post(server.url + "/v1/completions", json=body, timeout=60)
+    chunks = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n")[:-2]]
+    told = [sum(len(choice["token_ids"]) for choice in chunk["choices"]) for chunk in chunks]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [*accumulate(told)]
+    assert len(chunks) > 3
 
 
 def nested(schema: dict, times: int) -> dict:

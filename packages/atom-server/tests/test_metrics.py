@@ -8,9 +8,11 @@ import time
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from atom_server import ServerOptions, create_app
+from atom_server.observe.token_metrics import TokenMetrics
 from http_edge import serving
 
 COMMON = {"model_name", "engine"}
@@ -131,6 +133,24 @@ def test_what_was_served_is_counted(server):
     # Prompts without what was cached, and all sampled tokens but the last ones; a step ahead may compute more.
     assert 80 - 32 + 4 * 7 <= grown("iteration_tokens_total_sum") <= 80 - 32 + 4 * 8 + 16
     assert grown("iteration_tokens_total_bucket le=+Inf") == grown("iteration_tokens_total_count") >= 16
+
+
+def test_tokens_and_the_seconds_between_them_are_told_as_the_library_tells_its_own():
+    engines = [{"model_name": "m", "engine": str(rank)} for rank in range(2)]
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    tokens = TokenMetrics("atom", engines)
+    ours.register(tokens)
+    labels = tuple(engines[0])
+    counter = Counter("atom:generation_tokens", "Tokens generated.", labels, registry=theirs)
+    name, help, bounds = "atom:inter_token_latency_seconds", "Between news of a sample.", (0.001, 0.0025, 0.005)
+    bounds += (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+    gaps = Histogram(name, help, labels, registry=theirs, buckets=bounds)
+    for rank, gap in [(0, None), (0, 0.25), (1, None), (1, 0.001), (1, 0.0), (1, 5.0), (1, 7.5), (1, 0.3)]:
+        tokens.take(rank, 3, gap)
+        counter.labels(**engines[rank]).inc(3)
+        if gap is not None:
+            gaps.labels(**engines[rank]).observe(gap)
+    assert generate_latest(ours) == generate_latest(theirs)
 
 
 def test_tokens_are_counted_while_their_request_runs(server):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from atom_core.engine.outputs.request_stream import MAX_NEWS_IN_A_ROW
+from atom_core import RequestOutput
 from atom_server.connections.disconnect import while_connected
 from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError, as_api_error
 from atom_server.generation.generation import Generation
@@ -29,17 +31,57 @@ def event(chunk: Any) -> bytes:
     return b"data: " + _encode(chunk) + b"\n\n"
 
 
-class EventStream(Response):
-    """Sends `events` until they end or the client goes away, then closes `generation`.
+class EventWriter(ABC):
+    """Writes what a stream tells of a generation: whole events, or no bytes where there is nothing to tell."""
 
-    Events of news that are there together are sent together. So `events` gives bytes for each piece of news, which are
-    empty where nothing is to be told of it.
+    def begin(self) -> bytes:
+        """What is told before any news."""
+        return b""
 
-    An exception in `events` becomes an event of its own: the status was sent long before.
+    @abstractmethod
+    def take(self, index: int, output: RequestOutput) -> bytes:
+        """What is told of one choice's news."""
+
+    def end(self) -> bytes:
+        """What is told after the last news."""
+        return DONE
+
+    def fail(self, error: APIError) -> bytes:
+        """What is told at the end where there was an error."""
+        return b"data: " + error.body() + b"\n\n" + DONE
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to do then
+        """Nothing more is told, whether all has been or not."""
+
+
+async def tell(generation: Generation, writer: EventWriter, send: Callable[[bytes, bool], Awaitable[None]]) -> None:
+    """Send what is told of a generation. Events of news that are there together are sent together.
+
+    An exception becomes an event of its own, behind those of the news before it.
 
     Args:
-        end: the last bytes, whatever happened.
-        failure: writes the event of an exception.
+        send: takes events, and whether more will follow.
+    """
+    held: list[bytes] = []
+    try:
+        if data := writer.begin():
+            await send(data, True)
+        while (news := await generation.news()) is not None:
+            for index, output in news:
+                held.append(writer.take(index, output))
+            if data := b"".join(held):
+                await send(data, True)
+            held.clear()
+        held.append(writer.end())
+    except Exception as error:
+        held.append(writer.fail(as_api_error(error)))
+    await send(b"".join(held), False)
+
+
+class EventStream(Response):
+    """Tells of `generation` as `writer` writes until it ends or the client goes away, then closes it.
+
+    Whatever happens, the status was sent long before.
     """
 
     media_type = "text/event-stream"
@@ -48,20 +90,16 @@ class EventStream(Response):
         self,
         request: Request,
         generation: Generation,
-        events: AsyncGenerator[bytes, None],
+        writer: EventWriter,
         *,
         headers: Mapping[str, str] | None = None,
-        end: bytes = DONE,
-        failure: Callable[[APIError], bytes] | None = None,
     ) -> None:
-        self._end = end
-        self._failure = failure or _error_event
         self.status_code = 200
         self.background = None
         self.body = b""
         self._record = request.state.record
         self._generation = generation
-        self._events = events
+        self._writer = writer
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
@@ -71,30 +109,19 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._send_events(send))
+            # A task of its own: waking this one for each token would go through all that has called it.
+            await while_connected(receive, asyncio.ensure_future(self._tell(send)))
         except ClientDisconnect:
             self._record.status = CLIENT_CLOSED_REQUEST
         finally:
-            await self._events.aclose()
+            self._writer.close()
             self._generation.report(self._record)
             await self._generation.close()
 
-    async def _send_events(self, send: Send) -> None:
+    async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        held: list[bytes] = []
-        try:
-            async for data in self._events:
-                held.append(data)
-                if self._generation.has_next and len(held) < MAX_NEWS_IN_A_ROW:
-                    continue
-                if data := b"".join(held):
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-                held.clear()
-            last = self._end
-        except Exception as error:
-            last = self._failure(as_api_error(error)) + self._end
-        await send({"type": "http.response.body", "body": b"".join(held) + last, "more_body": False})
-
-
-def _error_event(error: APIError) -> bytes:
-    return b"data: " + error.body() + b"\n\n"
+        await tell(
+            self._generation,
+            self._writer,
+            lambda body, more_body: send({"type": "http.response.body", "body": body, "more_body": more_body}),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,7 +14,7 @@ from atom_server.errors import CLIENT_CLOSED_REQUEST, APIError
 T = TypeVar("T")
 
 
-async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def until_disconnect(request: Request, work: Awaitable[T]) -> T:
     """Await `work`, whose request body has been read; cancel it when the client disconnects.
 
     Raises:
@@ -25,7 +25,7 @@ async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
         raise APIError(CLIENT_CLOSED_REQUEST, "the client went away", code="client_closed_request") from None
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
     """Await `work` in this task: what need not wait is done at once. It is cancelled when the client disconnects.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -37,8 +36,8 @@ async def collect(request: Request, generation: Generation) -> list[Collected]:
     """Every choice of `generation`, in order; closes it, however it ends."""
     choices = [Collected(index) for index in range(generation.num_choices)]
     try:
-        async with contextlib.aclosing(generation.outputs()) as outputs:
-            async for index, output in outputs:
+        while (news := await generation.news()) is not None:
+            for index, output in news:
                 choice = choices[index]
                 choice.pieces.append((output.text_delta, len(output.output_tokens)))
                 choice.token_ids += output.output_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
@@ -133,24 +133,17 @@ class Generation:
         """Samples of all prompts."""
         return len(self._tallies)
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the next news, or their end, are there already."""
-        return self._stream.has_next
+    async def news(self) -> Iterator[tuple[int, RequestOutput]] | None:
+        """The next news and those that are there with it, each with the number of its choice; None after the last.
 
-    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """News with the number of the choice that they belong to, until every choice has finished.
+        News count as they are taken from the iterator, which raises what ended the request.
 
         Raises:
             APIError: 503 where the engine died or the server gave the request up, 500 where this request failed.
             InvalidRequestError: the engine found that the request's grammar is not sound.
         """
-        async for output in self._stream:
-            prompt_index = self._prompt_index[output.request_id]
-            self._count(prompt_index, output)
-            if output.finish_reason in ("abort", "error"):
-                raise self._failure(output)
-            yield prompt_index * self.n + output.index, output
+        outputs = await self._stream.together()
+        return map(self._take, outputs) if outputs else None
 
     async def abort(self, reason: APIError | None = None) -> None:
         """End what still runs. The reader of the outputs is told `reason`, or that the server is shutting down."""
@@ -216,16 +209,21 @@ class Generation:
         record.ttft, record.tpot = usage.ttft_s, usage.tpot_s
         record.finish_reasons = self._tallies.finish_reasons()
 
-    def _count(self, prompt_index: int, output: RequestOutput) -> None:
+    def _take(self, output: RequestOutput) -> tuple[int, RequestOutput]:
+        prompt_index = self._prompt_index[output.request_id]
+        index = prompt_index * self.n + output.index
         before = self._tallies.num_tokens
-        gap = self._tallies.count(prompt_index * self.n + output.index, output)
+        gap = self._tallies.count(index, output)
         num_new = self._tallies.num_tokens - before
-        self._state.metrics.take_news(self._stream.engines[prompt_index], num_new, gap)
+        self._state.metrics.tokens.take(self._stream.engines[prompt_index], num_new, gap)
         self._state.rates.take_output(self._caller, num_new)
         self.kv_transfer_params = output.kv_transfer_params or self.kv_transfer_params
         if output.index == 0:
             self._sum_cached += output.num_cached_tokens - self._num_cached[prompt_index]
             self._num_cached[prompt_index] = output.num_cached_tokens
+        if output.finish_reason in ("abort", "error"):
+            raise self._failure(output)
+        return index, output
 
     def _failure(self, output: RequestOutput) -> APIError | InvalidRequestError:
         if output.finish_reason == "abort":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 
 from atom_server.observe.engine_metrics import EngineMetrics
+from atom_server.observe.token_metrics import TokenMetrics
 
 if TYPE_CHECKING:
     from atom_core import AsyncEngine, SamplingParams
@@ -35,6 +36,7 @@ class Metrics:
         model_name: their label, beside the engine's rank.
 
     Attributes:
+        tokens: counts those that are generated, as they come.
         loop_lag: the seconds that this process's event loop was late, whichever engine's news it was busy with.
     """
 
@@ -45,13 +47,13 @@ class Metrics:
         self._engines = [{"model_name": model_name, "engine": str(status.rank)} for status in engine.engines]
         self._registry = CollectorRegistry()
         self._registry.register(EngineMetrics(engine, prefix, model_name))
+        self.tokens = TokenMetrics(prefix, self._engines)
+        self._registry.register(self.tokens)
         self._prompt_tokens = self._count("prompt_tokens", "Tokens of prompts.")
         self._cached_tokens = self._count("prompt_tokens_cached", "Tokens of prompts that the prefix cache had.")
-        self._generation_tokens = self._count("generation_tokens", "Tokens generated.")
         self._finished = self._counter("request_success", "Samples that ended, by reason.", "finished_reason")
         self._rejections = self._counter("admission_rejections", "Requests that were sent away, by reason.", "reason")
         self._ttft = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
-        self._inter_token = self._histogram("inter_token_latency_seconds", "Between news of a sample.", _STEPS)
         [self.loop_lag, *_] = self._histogram("event_loop_lag_seconds", "How late the server's loop is.", _LAGS)
         self._per_token = self._histogram("request_time_per_output_token_seconds", "Mean of a request.", _STEPS)
         self._latency = self._histogram("e2e_request_latency_seconds", "From arrival to the end.", _SECONDS)
@@ -90,12 +92,6 @@ class Metrics:
             self._inference[first].observe(tallies.latency - queued)
         if tallies.seconds_per_token:
             self._per_token[first].observe(tallies.seconds_per_token)
-
-    def take_news(self, engine: int, num_tokens: int, gap: float | None) -> None:
-        """Count tokens that an engine, by its rank, has generated `gap` seconds after the last ones of their sample."""
-        self._generation_tokens[engine].inc(num_tokens)
-        if gap is not None:
-            self._inter_token[engine].observe(gap)
 
     def take_status(self, status: int) -> None:
         """Count an answer with this status."""

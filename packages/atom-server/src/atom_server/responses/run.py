@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
 
+from atom_server.answers.streaming import tell
 from atom_server.answers.whole_answer import written
 from atom_server.errors import APIError, as_api_error
 from atom_server.generation.collect import collect
 from atom_server.generation.generation import Generation
 from atom_server.responses.event_log import EventLog
+from atom_server.responses.events import ResponseEvents
 from atom_server.responses.store import ResponseStore, StoredResponse
 from atom_server.responses.writer import ResponseWriter
 
@@ -46,19 +47,11 @@ class ResponseRun:
         if self._store is not None:
             self._store.put(self._stored)
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
+    def events(self) -> ResponseEvents:
         """The stream's events; they can be read again once it has ended."""
-        log = EventLog()
-        self._stored.events = log if self._store is not None else None
-        try:
-            async with aclosing(self._writer.events(self._generation, self.keep)) as events:
-                async for data in events:
-                    if self._store is not None:
-                        log.append(data)
-                    yield data
-        finally:
-            log.close()
-            self._count_anew()
+        if self._store is not None:
+            self._stored.events = EventLog()
+        return self._events(self.keep)
 
     async def start(self, *, streams: bool) -> None:
         """Go on in the background, with a log of events where the response `streams`.
@@ -83,17 +76,12 @@ class ResponseRun:
             self._end(self._writer.unfinished("cancelled"))
             raise
         finally:
-            if self._stored.events is not None:
-                self._stored.events.close()
-            self._count_anew()
+            self._close()
             await self._generation.close()
 
     async def _finish(self) -> None:
-        log = self._stored.events
-        if log is not None:
-            async with aclosing(self._writer.events(self._generation, self._end)) as events:
-                async for data in events:
-                    log.append(data)
+        if self._stored.events is not None:
+            await tell(self._generation, self._events(self._end), _unheard)
             self._generation.report(self._request.state.record)
             return
         try:
@@ -103,6 +91,15 @@ class ResponseRun:
             return
         self._end(await written([choice], lambda: self._writer.whole(choice, self._generation)))
 
+    def _events(self, on_end: Callable[[dict[str, Any]], None]) -> ResponseEvents:
+        log = self._stored.events
+        return ResponseEvents(self._writer, self._generation, log, on_end=on_end, on_close=self._close)
+
+    def _close(self) -> None:
+        if self._stored.events is not None:
+            self._stored.events.close()
+        self._count_anew()
+
     def _end(self, response: dict[str, Any]) -> None:
         self._stored.response = response
         self._count_anew()
@@ -110,3 +107,7 @@ class ResponseRun:
     def _count_anew(self) -> None:
         if self._store is not None:
             self._store.changed(self._stored)
+
+
+async def _unheard(data: bytes, more: bool) -> None:
+    """Nobody listens: the events are read from their log."""

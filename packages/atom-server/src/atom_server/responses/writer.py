@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from atom_core import CompletionLogprobs, Tokenizer
 from atom_server.answers.logprobs import chat_logprobs
 from atom_server.answers.streaming import named_event
-from atom_server.errors import APIError, as_api_error
+from atom_server.errors import APIError
 from atom_server.generation.collect import Collected
 from atom_server.generation.generation import Generation
 from atom_server.generation.reply_reader import ReplyReader
@@ -49,34 +49,30 @@ class ResponseWriter:
         """The finished response: "completed", or "incomplete" where a limit ended it."""
         position = 0
         for text, num_tokens in choice.pieces:
-            self._take(text, num_tokens, choice.logprobs[position : position + num_tokens])
+            self.take(text, num_tokens, choice.logprobs[position : position + num_tokens])
             position += num_tokens
-        return self._finish(choice.finish_reason, generation)[1]
+        return self.finish(choice.finish_reason, generation)[1]
 
-    async def events(
-        self, generation: Generation, on_end: Callable[[dict[str, Any]], None]
-    ) -> AsyncGenerator[bytes, None]:
-        """Every event of a stream; `on_end` is called with the finished response before the last ones."""
+    def begin(self) -> bytes:
+        """The first events of a stream."""
         started = self.unfinished("in_progress")
-        yield self._event("response.created", response=started)
-        yield self._event("response.in_progress", response=started)
-        reason: str | None = None
-        try:
-            async for _, output in generation.outputs():
-                yield self._take(output.text_delta, len(output.output_tokens), output.logprobs or ())
-                reason = output.finish_reason
-        except Exception as error:
-            failed = self.unfinished("failed", as_api_error(error))
-            on_end(failed)
-            yield self._event("response.failed", response=failed)
-            return
-        data, response = self._finish(reason, generation)
-        on_end(response)
-        yield data + self._event(f"response.{response['status']}", response=response)
+        return self._event("response.created", response=started) + self._event("response.in_progress", response=started)
 
-    def _take(self, text: str, num_tokens: int, logprobs: Iterable[CompletionLogprobs]) -> bytes:
+    def take(self, text: str, num_tokens: int, logprobs: Iterable[CompletionLogprobs]) -> bytes:
+        """The events of some tokens."""
         self._logprobs += self._told(logprobs)
         return self._write(self._reader.take(text, num_tokens))
+
+    def finish(self, finish_reason: str | None, generation: Generation) -> tuple[bytes, dict[str, Any]]:
+        """The last events but one, and the finished response."""
+        status = "incomplete" if finish_reason == "length" else "completed"
+        data = self._write(self._reader.take("", finished=True)) + self._output.end(status, self._logprobs)
+        generation.num_reasoning_tokens = self._reader.num_reasoning_tokens
+        return data, self._response(status, self._output.items, generation=generation)
+
+    def ended(self, response: dict[str, Any]) -> bytes:
+        """The last event of a stream, which has the response as it ended."""
+        return self._event(f"response.{response['status']}", response=response)
 
     def _write(self, parts: list[Part]) -> bytes:
         """Tokens whose text is held back wait for it with their log-probabilities; only the answer's are told."""
@@ -84,12 +80,6 @@ class ResponseWriter:
         if parts:
             logprobs, self._logprobs = self._logprobs, []
         return self._output.take(parts, logprobs)
-
-    def _finish(self, finish_reason: str | None, generation: Generation) -> tuple[bytes, dict[str, Any]]:
-        status = "incomplete" if finish_reason == "length" else "completed"
-        data = self._write(self._reader.take("", finished=True)) + self._output.end(status, self._logprobs)
-        generation.num_reasoning_tokens = self._reader.num_reasoning_tokens
-        return data, self._response(status, self._output.items, generation=generation)
 
     def _told(self, entries: Iterable[CompletionLogprobs]) -> list[dict[str, Any]]:
         if self._body.num_logprobs is None:

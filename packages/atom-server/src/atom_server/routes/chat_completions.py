@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from atom_core import CompletionLogprobs, Tokenizer
+from atom_core import CompletionLogprobs, RequestOutput, Tokenizer
 from atom_server.answers.logprobs import by_id, by_text, chat_logprobs, prompt_logprobs
-from atom_server.answers.streaming import EventStream, event
+from atom_server.answers.streaming import EventStream, EventWriter, event
 from atom_server.answers.tool_messages import DeltaWriter, message_of
 from atom_server.answers.whole_answer import encoded, packed
 from atom_server.bodies.body import naming_ignored
@@ -48,8 +47,8 @@ async def chat_completions(request: Request) -> Response:
     generation = await Generation.submit(request, body, [prompt], plan.params, kind="chatcmpl")
     headers = naming_ignored(headers, body.without_effect(plan.params))
     if body.stream:
-        events = _events(generation, body, state.engine.tokenizer, plan)
-        return EventStream(request, generation, events, headers=headers)
+        chunks = _Chunks(generation, body, state.engine.tokenizer, plan)
+        return EventStream(request, generation, chunks, headers=headers)
     collected = await until_disconnect(request, collect(request, generation))
 
     def write() -> ChatCompletion:
@@ -109,44 +108,49 @@ def _logprobs(
     return chat_logprobs(entries or [], tokenizer, num_top, spelling)
 
 
-async def _events(
-    generation: Generation,
-    body: ChatCompletionRequest,
-    tokenizer: Tokenizer | None,
-    plan: ReplyPlan,
-) -> AsyncGenerator[bytes, None]:
+class _Chunks(EventWriter):
     """The role with each choice's first news, then text, then the finish reason, then the usage where asked for."""
-    options = body.stream_options
-    running_usage = options is not None and options.continuous_usage_stats
-    wants_usage = options is not None and options.include_usage
 
-    prompt_token_ids = generation.prompts[0].token_ids if body.return_token_ids else UNSET
+    def __init__(
+        self, generation: Generation, body: ChatCompletionRequest, tokenizer: Tokenizer | None, plan: ReplyPlan
+    ) -> None:
+        options = body.stream_options
+        self._running_usage = options is not None and options.continuous_usage_stats
+        self._wants_usage = options is not None and options.include_usage
+        self._generation, self._body, self._tokenizer, self._plan = generation, body, tokenizer, plan
+        self._writers: dict[int, DeltaWriter] = {}
 
-    def chunk(choices: list[ChatChunkChoice], with_usage: bool = running_usage, **more: Any) -> bytes:
-        usage = generation.usage() if with_usage else None if wants_usage else UNSET
-        return event(ChatChunk(generation.id, generation.created, generation.model, choices, usage=usage, **more))
-
-    writers: dict[int, DeltaWriter] = {}
-    async for index, output in generation.outputs():
-        data = b""
-        if index not in writers:
-            writers[index] = DeltaWriter(plan.make_reader())
-            first = ChatChunkChoice(index, Delta(role="assistant", content=body.echoed))
-            data += chunk([first], prompt_token_ids=prompt_token_ids)
-        logprobs = _logprobs(body, output.logprobs, tokenizer)
+    def take(self, index: int, output: RequestOutput) -> bytes:
+        generation, body = self._generation, self._body
+        data = b"" if index in self._writers else self._first(index)
+        writer = self._writers[index]
+        logprobs = _logprobs(body, output.logprobs, self._tokenizer)
         token_ids = output.output_tokens if body.return_token_ids else UNSET
         always = logprobs is not None or body.return_token_ids
-        generation.num_reasoning_tokens -= writers[index].num_reasoning_tokens
-        deltas = writers[index].deltas(output.text_delta, len(output.output_tokens), output.finished, always)
-        generation.num_reasoning_tokens += writers[index].num_reasoning_tokens
+        generation.num_reasoning_tokens -= writer.num_reasoning_tokens
+        deltas = writer.deltas(output.text_delta, len(output.output_tokens), output.finished, always)
+        generation.num_reasoning_tokens += writer.num_reasoning_tokens
         for delta in deltas:
-            data += chunk([ChatChunkChoice(index, delta, logprobs, token_ids=token_ids)])
+            data += self._chunk([ChatChunkChoice(index, delta, logprobs, token_ids=token_ids)])
             logprobs, token_ids = None, UNSET
         if output.finished:
-            ended = "tool_calls" if writers[index].has_calls else "stop"
+            ended = "tool_calls" if writer.has_calls else "stop"
             reason = "length" if output.finish_reason == "length" else ended
             stop_reason = UNSET if output.stop_reason is None else output.stop_reason
-            data += chunk([ChatChunkChoice(index, Delta(), finish_reason=reason, stop_reason=stop_reason)])
-        yield data
-    if wants_usage:
-        yield chunk([], with_usage=True)
+            data += self._chunk([ChatChunkChoice(index, Delta(), finish_reason=reason, stop_reason=stop_reason)])
+        return data
+
+    def end(self) -> bytes:
+        return (self._chunk([], with_usage=True) if self._wants_usage else b"") + super().end()
+
+    def _first(self, index: int) -> bytes:
+        self._writers[index] = DeltaWriter(self._plan.make_reader())
+        first = ChatChunkChoice(index, Delta(role="assistant", content=self._body.echoed))
+        token_ids = self._generation.prompts[0].token_ids if self._body.return_token_ids else UNSET
+        return self._chunk([first], prompt_token_ids=token_ids)
+
+    def _chunk(self, choices: list[ChatChunkChoice], *, with_usage: bool = False, **more: Any) -> bytes:
+        generation = self._generation
+        has_usage = with_usage or self._running_usage
+        usage = generation.usage() if has_usage else None if self._wants_usage else UNSET
+        return event(ChatChunk(generation.id, generation.created, generation.model, choices, usage=usage, **more))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from atom_server.answers.streaming import EventStream, event
+from atom_core import RequestOutput
+from atom_server.answers.streaming import EventStream, EventWriter, event
 from atom_server.answers.text_writer import TextWriter
 from atom_server.answers.whole_answer import encoded, packed
 from atom_server.connections.disconnect import until_disconnect
@@ -35,7 +34,7 @@ async def completions(request: Request) -> Response:
     writer = TextWriter(body, prompts, state.engine.tokenizer)
     generation = await Generation.submit(request, body, prompts, writer.sampling_params(), kind="cmpl")
     if body.stream:
-        return EventStream(request, generation, _events(generation, body, writer), headers=headers)
+        return EventStream(request, generation, _Chunks(generation, body, writer), headers=headers)
     collected = await until_disconnect(request, collect(request, generation))
 
     def write() -> TextCompletion:
@@ -57,17 +56,24 @@ def _check(body: CompletionRequest) -> None:
         raise APIError(400, "'max_tokens' must be at least 1, or 0 together with \"echo\": true", param="max_tokens")
 
 
-async def _events(generation: Generation, body: CompletionRequest, writer: TextWriter) -> AsyncGenerator[bytes, None]:
-    options = body.stream_options
-    running_usage = options is not None and options.continuous_usage_stats
-    wants_usage = options is not None and options.include_usage
+class _Chunks(EventWriter):
+    """The news of each choice, then the usage where asked for."""
 
-    def chunk(choices: list[TextChoice], with_usage: bool = running_usage) -> bytes:
-        usage = generation.usage() if with_usage else None if wants_usage else UNSET
+    def __init__(self, generation: Generation, body: CompletionRequest, writer: TextWriter) -> None:
+        options = body.stream_options
+        self._running_usage = options is not None and options.continuous_usage_stats
+        self._wants_usage = options is not None and options.include_usage
+        self._generation, self._writer = generation, writer
+
+    def take(self, index: int, output: RequestOutput) -> bytes:
+        choice = self._writer.news(index, output)
+        return b"" if choice is None else self._chunk([choice])
+
+    def end(self) -> bytes:
+        return (self._chunk([], with_usage=True) if self._wants_usage else b"") + super().end()
+
+    def _chunk(self, choices: list[TextChoice], *, with_usage: bool = False) -> bytes:
+        generation = self._generation
+        has_usage = with_usage or self._running_usage
+        usage = generation.usage() if has_usage else None if self._wants_usage else UNSET
         return event(TextCompletion(generation.id, generation.created, generation.model, choices, usage=usage))
-
-    async for index, output in generation.outputs():
-        choice = writer.news(index, output)
-        yield b"" if choice is None else chunk([choice])
-    if wants_usage:
-        yield chunk([], with_usage=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from atom_core import RequestOutput
 from atom_server.answers.message_writer import MessageWriter
-from atom_server.answers.streaming import EventStream
+from atom_server.answers.streaming import EventStream, EventWriter
 from atom_server.answers.whole_answer import encoded
 from atom_server.bodies.body import naming_ignored
 from atom_server.bodies.client_names import MESSAGES, named_as
@@ -41,8 +41,7 @@ async def messages(request: Request) -> Response:
     reader = plan.make_reader()
     writer = MessageWriter(generation, reader.call_ids)
     if body.stream:
-        events = _events(generation, reader, writer)
-        return EventStream(request, generation, events, headers=headers, end=b"", failure=_failure)
+        return EventStream(request, generation, _Events(reader, writer), headers=headers)
     [choice] = await until_disconnect(request, collect(request, generation))
 
     def write() -> dict[str, Any]:
@@ -61,17 +60,24 @@ async def count_tokens(request: Request) -> dict[str, int]:
     return {"input_tokens": len(tokens_with_pictures(state, prompt))}
 
 
-async def _events(generation: Generation, reader: ReplyReader, writer: MessageWriter) -> AsyncGenerator[bytes, None]:
-    started = False
-    async for _, output in generation.outputs():
-        data = b"" if started else writer.start()
-        started = True
-        parts = reader.take(output.text_delta, len(output.output_tokens), finished=output.finished)
-        data += writer.take(parts)
+class _Events(EventWriter):
+    """A message's start with the first news, its blocks, and its end with the last news."""
+
+    def __init__(self, reader: ReplyReader, writer: MessageWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._has_started = False
+
+    def take(self, index: int, output: RequestOutput) -> bytes:
+        data = b"" if self._has_started else self._writer.start()
+        self._has_started = True
+        parts = self._reader.take(output.text_delta, len(output.output_tokens), finished=output.finished)
+        data += self._writer.take(parts)
         if output.finished:
-            data += writer.end_blocks() + writer.stop(output.finish_reason, output.stop_reason)
-        yield data
+            data += self._writer.end_blocks() + self._writer.stop(output.finish_reason, output.stop_reason)
+        return data
 
+    def end(self) -> bytes:
+        return b""
 
-def _failure(error: APIError) -> bytes:
-    return b"event: error\ndata: " + error.message_body() + b"\n\n"
+    def fail(self, error: APIError) -> bytes:
+        return b"event: error\ndata: " + error.message_body() + b"\n\n"

@@ -56,7 +56,7 @@ async def create_response(request: Request) -> Response:
         if stored.events is not None:
             return StreamingResponse(stored.events.follow(), headers=headers, media_type=_STREAM)
     elif body.stream:
-        return EventStream(request, generation, run.events(), headers=headers, end=b"")
+        return EventStream(request, generation, run.events(), headers=headers)
     else:
         [choice] = await until_disconnect(request, collect(request, generation))
         run.keep(await written([choice], lambda: writer.whole(choice, generation)))

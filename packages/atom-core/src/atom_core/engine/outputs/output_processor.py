@@ -115,6 +115,7 @@ class _Sample:
             else None
         )
         self._index = request.sample_index
+        self._num_prompt_tokens = len(request.token_ids)
         self._keeps_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
         self._arrival = request.arrival_time
@@ -138,25 +139,22 @@ class _Sample:
         reason, stop_reason = news.finish_reason, news.stop_reason
         if reason is not None and self._matched is None:
             text += self._flush()
-        if self._matched is not None:
-            reason, stop_reason = "stop", self._matched
-        logprobs = None if news.logprobs is None else [self._with_text(entry) for entry in news.logprobs[:used]]
-        prompt_logprobs = (
-            None if news.prompt_logprobs is None else [self._with_text(entry) for entry in news.prompt_logprobs]
-        )
+        if (matched := self._matched) is not None:
+            reason, stop_reason = "stop", matched
+        # Python makes a dict of more than fifteen names, so the first fields are given by their places.
         return RequestOutput(
-            request_id=self.caller_id,
-            output_tokens=news.new_token_ids[:used],
-            finished=reason is not None,
-            finish_reason=reason,
-            index=self._index,
-            text_delta=text,
-            stop_reason=stop_reason,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            num_prompt_tokens=len(self._request.token_ids),
-            num_cached_tokens=self._num_cached_tokens,
-            num_output_tokens=self._num_tokens,
+            self.caller_id,
+            news.new_token_ids[:used],
+            reason is not None,
+            reason,
+            self._index,
+            text,
+            stop_reason,
+            self._with_texts(news.logprobs, used),
+            self._with_texts(news.prompt_logprobs),
+            self._num_prompt_tokens,
+            self._num_cached_tokens,
+            self._num_tokens,
             queued=self._queued,
             ttft=self._ttft,
             latency=now - self._arrival,
@@ -176,7 +174,7 @@ class _Sample:
             finished=True,
             finish_reason="error",
             index=self._index,
-            num_prompt_tokens=len(self._request.token_ids),
+            num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=self._num_cached_tokens,
             num_output_tokens=self._num_tokens,
             queued=self._queued,
@@ -205,22 +203,25 @@ class _Sample:
 
     def _take_tokens(self, news: EngineOutput) -> tuple[str, int]:
         """Text of the new tokens up to a stop string, and how many tokens that took."""
+        if not (token_ids := news.new_token_ids):
+            return "", 0
+        detokenizer, matcher = self._detokenizer, self._matcher
         ends_at_stop_token = news.finish_reason == "stop" and not self._keeps_stop
         text = ""
-        for used, token_id in enumerate(news.new_token_ids, start=1):
+        for used, token_id in enumerate(token_ids, start=1):
             self._num_tokens += 1
-            if self._detokenizer is None or (ends_at_stop_token and used == len(news.new_token_ids)):
+            if detokenizer is None or (ends_at_stop_token and used == len(token_ids)):
                 continue
-            piece = self._detokenizer.add(token_id)
-            if self._matcher is None:
+            piece = detokenizer.add(token_id)
+            if matcher is None:
                 text += piece
             elif self._num_tokens <= self._min_tokens:
-                text += self._matcher.skip(piece)
+                text += matcher.skip(piece)
             else:
-                text += self._matcher.add(piece)
-                if self._matched is not None:
+                text += matcher.add(piece)
+                if matcher.matched is not None:
                     return text, used
-        return text, len(news.new_token_ids)
+        return text, len(token_ids)
 
     def _flush(self) -> str:
         """Text still held when a sample ends; where nothing was written no detokenizer is made."""
@@ -231,6 +232,12 @@ class _Sample:
             return text
         text = self._matcher.add(text)
         return text if self._matched is not None else text + self._matcher.flush()
+
+    def _with_texts(
+        self, entries: list[TokenLogprobs] | None, most: int | None = None
+    ) -> list[CompletionLogprobs] | None:
+        """The first `most` entries, or all of them, with the texts of their tokens."""
+        return None if entries is None else [self._with_text(entry) for entry in entries[:most]]
 
     def _with_text(self, entry: TokenLogprobs) -> CompletionLogprobs:
         text = self._tokenizer.id_to_text if self._tokenizer is not None else lambda token_id: ""

@@ -49,8 +49,9 @@ class RequestStream:
         self._on_close = on_close
         self._outputs: deque[RequestOutput] = deque()
         self._num_in_a_row = 0
-        self._arrived = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        # What the reader waits for where nothing is there; an `asyncio.Event` would cost as much as all else here.
+        self._arrival: asyncio.Future[None] | None = None
         self._closed = False
 
     def put(self, output: RequestOutput) -> bool:
@@ -58,36 +59,22 @@ class RequestStream:
         self._outputs.append(output)
         self._count(_size(output))
         self._num_open -= output.finished
-        self._arrived.set()
+        self._wake()
         return self._num_open == 0
-
-    @property
-    def has_next(self) -> bool:
-        """Whether the next news, or their end, are there already."""
-        return bool(self._outputs) or self._has_ended
-
-    @property
-    def _has_ended(self) -> bool:
-        """Whether no news will come."""
-        return self._closed or self._num_open == 0
 
     def __aiter__(self) -> RequestStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        if self._outputs and self._num_in_a_row >= MAX_NEWS_IN_A_ROW:
-            self._num_in_a_row = 0
-            await asyncio.sleep(0)
-        while not self._outputs:
-            if self._has_ended:
-                raise StopAsyncIteration
-            self._num_in_a_row = 0
-            self._arrived.clear()
-            await self._arrived.wait()
-        self._num_in_a_row += 1
-        output = self._outputs.popleft()
-        self._count(-_size(output))
-        return output
+        if not await self._has_next():
+            raise StopAsyncIteration
+        return self._pop()
+
+    async def together(self) -> list[RequestOutput]:
+        """The next news and those that are there with it, a few at most; none after the last."""
+        if not await self._has_next():
+            return []
+        return [self._pop() for _ in range(min(len(self._outputs), MAX_NEWS_IN_A_ROW - self._num_in_a_row))]
 
     def give_up(self, error: str) -> None:
         """Drop unread news, abort open samples, and leave an error in their place."""
@@ -100,7 +87,7 @@ class RequestStream:
         self._outputs.append(failure)
         self._count(_size(failure))
         self._on_close(self.request_ids)
-        self._arrived.set()
+        self._wake()
 
     async def aclose(self) -> None:
         """End the iteration; samples that are still open are aborted."""
@@ -110,7 +97,30 @@ class RequestStream:
             self._count(-self.num_unread)
             if self._num_open:
                 self._on_close(self.request_ids)
-        self._arrived.set()
+        self._wake()
+
+    async def _has_next(self) -> bool:
+        """Wait for news; False if none will come."""
+        if self._outputs and self._num_in_a_row >= MAX_NEWS_IN_A_ROW:
+            self._num_in_a_row = 0
+            await asyncio.sleep(0)
+        while not self._outputs:
+            if self._closed or self._num_open == 0:
+                return False
+            self._num_in_a_row = 0
+            self._arrival = self._loop.create_future()
+            await self._arrival
+        return True
+
+    def _pop(self) -> RequestOutput:
+        self._num_in_a_row += 1
+        output = self._outputs.popleft()
+        self._count(-_size(output))
+        return output
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     def _count(self, size: int) -> None:
         self.num_unread += size
@@ -125,5 +135,9 @@ class RequestStream:
 
 def _size(output: RequestOutput) -> int:
     """Tokens and log-probabilities of news."""
-    lists = (output.logprobs, output.prompt_logprobs)
-    return 1 + len(output.output_tokens) + sum(len(entries) * (1 + len(entries[0].top)) for entries in lists if entries)
+    logprobs, prompt_logprobs = output.logprobs, output.prompt_logprobs
+    size = 1 + len(output.output_tokens)
+    if logprobs is prompt_logprobs is None:
+        return size  # most news
+    lists = (logprobs, prompt_logprobs)
+    return size + sum(len(entries) * (1 + len(entries[0].top)) for entries in lists if entries)
