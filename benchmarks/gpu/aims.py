@@ -142,4 +142,5 @@ def verdict(found: float, aim: Aim) -> str:
         return "aim met"
     if misses[0] <= 0:
         return f"met; {misses[1]:.0%} off the aim"
-    return f"**missed** by {misses[0]:.0%}; {misses[1]:.0%} off the aim"
+    missed = f"{misses[0]:.0%}" if misses[0] >= 0.01 else f"{misses[0]:.1%}"
+    return f"**missed** by {missed}; {misses[1]:.0%} off the aim"

@@ -125,7 +125,8 @@ def test_the_gain_is_judged_by_the_batch_and_drafts_by_their_weights() -> None:
     assert verdict(1.4, at_one).startswith("**missed**")
     making = aim_of("qwen3-8b", {"kind": "drafting"})
     assert making is not None
-    assert verdict(1.6, making).startswith("**missed**")
+    assert verdict(1.6, making).startswith("**missed** by 7%")
+    assert verdict(1.503, making).startswith("**missed** by 0.2%"), "a miss is never told as none"
     assert aim_of("qwen3-8b", {"kind": "speculation", "batch": 7}) is None
 
 
