@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -24,7 +25,9 @@ counted: dict[str, ModelRequirements] = {}
 
 def model_requirements(checkpoint: Any, *args: Any, **options: Any) -> ModelRequirements:
     """What is counted of a config, once for all tests: to build the layers takes most of a plan."""
-    key = json.dumps([checkpoint.config, args, options], sort_keys=True)
+    called = inspect.signature(count).bind(checkpoint, *args, **options)
+    called.apply_defaults()  # the command names options that tests leave out
+    key = json.dumps({**called.arguments, "checkpoint": checkpoint.config}, sort_keys=True)
     if key not in counted:
         counted[key] = count(checkpoint, *args, **options)
     return counted[key]
